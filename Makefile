@@ -1,0 +1,49 @@
+# make demo | make test work on a fresh clone: the first use creates .venv and installs pinned packages.
+PYTHON ?= python3
+DEVICE ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready-$(DEVICE)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# A CPU test or demo also runs on a host prepared with DEVICE=cuda.
+READY := $(firstword $(wildcard $(VENV)/.ready-*) $(STAMP))
+
+.PHONY: demo test test-fast lint types setup clean help
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / - /'
+
+demo: $(READY) ## train the demo preset on two local Ray workers and show the result
+	$(BIN)/thinwire train --preset demo
+
+test: $(READY) ## all tests
+	$(BIN)/python -m pytest
+
+test-fast: $(READY) ## the tests without the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY) ## ruff, rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy
+	$(BIN)/mypy
+
+setup: $(STAMP) ## prepare .venv; DEVICE=cuda on a GPU host
+
+$(STAMP): pyproject.toml requirements/constraints.txt requirements/$(DEVICE)-nodeps.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "thinwire needs Python 3.11 to 3.13, $(PYTHON) is $$($(PYTHON) -V); set PYTHON=python3.11"; exit 1; }
+	@case "$(DEVICE)" in cpu|cuda) ;; *) echo "DEVICE is cpu or cuda, not '$(DEVICE)'"; exit 1;; esac
+	@echo "setting up $(VENV) for $(DEVICE): some minutes the first time"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade "pip>=25" "setuptools>=77" wheel
+	$(PIP) install --quiet -c requirements/constraints.txt -e ".[dev]"
+	$(PIP) install --quiet --no-deps -r requirements/$(DEVICE)-nodeps.txt
+	@if [ "$(DEVICE)" = cuda ]; then $(PIP) install --quiet "cupy-cuda13x==14.*"; fi
+	@rm -f $(VENV)/.ready-*; touch $@
+	@echo "ready: $(BIN)/thinwire --help"
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

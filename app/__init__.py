@@ -1,0 +1,1 @@
+"""The thinwire command, its configuration, and what it needs of Ray and MLflow."""

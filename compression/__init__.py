@@ -1,0 +1,1 @@
+"""Error-bounded compression of embedding rows and gradients (arrives with the codec)."""
