@@ -81,8 +81,8 @@ class Signal:
     ) -> None:
         by_size = sorted(range(len(rows_per_table)), key=lambda t: (rows_per_table[t], t))
         # Neighbours in size, spread from the small tables to the large ones.
-        starts = np.unique(np.linspace(0, len(by_size) - 2, PAIRS).round().astype(int)) if len(by_size) > 1 else []
-        self._pairs = [(by_size[i], by_size[i + 1]) for i in starts]
+        starts = np.unique(np.linspace(0, len(by_size) - 2, PAIRS).round().astype(int))
+        self._pairs = [(by_size[i], by_size[i + 1]) for i in starts if len(by_size) > 1]
         self._effect_tables = by_size[::2]
         self._tables = []
         for t, rows in enumerate(rows_per_table):
