@@ -137,8 +137,8 @@ class PartReader:
             raise self._unreadable(group.part, error) from error
         arrays = {}
         for name in self._schema.names:
-            arrays[name] = table.column(name).combine_chunks()
-            if arrays[name].null_count:
+            arrays[name] = column = table.column(name).combine_chunks()
+            if column.null_count or (pa.types.is_list(column.type) and column.values.null_count):
                 raise UserError(f"column '{name}' has nulls", where=str(self._paths[group.part]), fix=_DAMAGED)
         label, *names = self._schema.names
         dense = np.empty((group.rows, self._n_dense), np.float32)
