@@ -1,0 +1,305 @@
+"""Whole lines of text to typed columns, compiled.
+
+A line is a row: a line break inside quotes is not supported, so that the number of rows is the number of lines. A
+field that starts with a quote and has its closing quote before the next separator or line end is unwrapped (`""`
+inside stands for one quote); any other quote is data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from pipelines.keys import HEX_DIGIT, MISSING_KEY, dense_value, hash_bytes, key_of, number_of
+from pipelines.layout import DENSE, ITEM, KEY, LABEL, LIST, MASK, SKIP, Fields, Layout
+
+PADDING = 16
+"""Bytes that must follow the text in a buffer given to `parse_lines`."""
+BAD_COUNT, BAD_NUMBER, BAD_LABEL = 1, 2, 3
+MAX_BAD = 16
+"""Bad lines kept for the report, per block."""
+
+_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
+
+
+@dataclass
+class Block:
+    """Some rows, parsed. N rows; a missing dense value is NaN, a missing category MISSING_KEY."""
+
+    label: np.ndarray
+    """uint8 [N]."""
+    dense: np.ndarray
+    """float32 [n_dense, >= N], transformed."""
+    keys: np.ndarray
+    """uint64 [n_one_hot, >= N]."""
+    lengths: np.ndarray
+    """int32 [n_lists, >= N]."""
+    values: list[np.ndarray]
+    """Per list table: uint64 keys of all rows, one after the other; missing elements are left out."""
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no row."""
+
+    line: int
+    """From 1."""
+    what: str
+
+
+def parse_lines(buf: np.ndarray, size: int, layout: Layout, first_line: int) -> tuple[Block, int, list[BadLine], int]:
+    """Parses the lines in buf[:size].
+
+    Args:
+        buf: uint8, whole lines, the last ended by a newline, then `PADDING` bytes; quoted fields are changed in place.
+        first_line: number of the first line in its file, from 1.
+
+    Returns:
+        The rows, the number of lines, the first bad lines and the number of all bad lines.
+    """
+    n = int(np.count_nonzero(buf[:size] == _NEWLINE))
+    label = np.zeros(n, np.uint8)
+    dense = np.empty((layout.n_dense, n), np.float32)
+    keys = np.empty((layout.n_one_hot, n), np.uint64)
+    lengths = np.zeros((layout.n_lists, n), np.int32)
+    # An element takes a byte and a separator; untouched pages of the buffer cost nothing.
+    values = np.empty((layout.n_lists, size // 2 + n + 1 if layout.n_lists else 0), np.uint64)
+    used = np.zeros(layout.n_lists, np.int64)
+    bad = np.zeros((MAX_BAD, 5), np.int64)
+    rows, n_bad = _parse(buf, size, layout.fields, label, dense, keys, lengths, values, used, bad)
+    block = Block(label[:rows], dense, keys, lengths, [values[i, : used[i]] for i in range(layout.n_lists)])
+    return block, n, [_bad_line(b, buf, layout, first_line) for b in bad[:n_bad]], n_bad
+
+
+def _bad_line(bad: np.ndarray, buf: np.ndarray, layout: Layout, first_line: int) -> BadLine:
+    line, code, field, start, end = (int(x) for x in bad)
+    if code == BAD_COUNT:
+        return BadLine(first_line + line, f"{field} fields, expected {len(layout.names)}")
+    text = buf[start : min(end, start + 40)].tobytes().decode(errors="replace")
+    wanted = "0 or 1" if code == BAD_LABEL else "a number"
+    return BadLine(first_line + line, f"field {field + 1} ({layout.names[field]}) is {text!r}, not {wanted}")
+
+
+@njit(cache=True, nogil=True)
+def is_sentinel(buf: np.ndarray, start: int, end: int, sentinels: np.ndarray) -> bool:
+    """Whether the value buf[start:end] is one of those that mean missing, given by their text hashes."""
+    if sentinels.size == 0:
+        return False
+    h = hash_bytes(buf, start, end)
+    for s in sentinels:  # noqa: SIM110  (numba)
+        if s == h:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def split_list(
+    buf: np.ndarray,
+    start: int,
+    end: int,
+    separator: int,
+    is_hex: bool,
+    sentinels: np.ndarray,
+    out: np.ndarray,
+    used: int,
+) -> int:
+    """Appends the keys of a separated list to `out` from `used` on, missing elements left out; the new `used`."""
+    s = start
+    while s <= end:
+        e = s
+        while e < end and buf[e] != separator:
+            e += 1
+        if e > s and not is_sentinel(buf, s, e, sentinels):
+            out[used] = key_of(buf, s, e, is_hex)
+            used += 1
+        s = e + 1
+    return used
+
+
+@njit(cache=True, nogil=True)
+def _quoted(buf: np.ndarray, start: int, separator: int) -> tuple[int, int]:
+    """(end of the content, end of the field) of the quoted field at buf[start], (-1, -1) if it is never closed.
+
+    The content is moved so that it starts at start + 1 and has single quotes for doubled ones.
+    """
+    i = start + 1
+    doubled = False
+    while True:
+        c = buf[i]
+        if c == _NEWLINE:
+            return -1, -1
+        if c == _QUOTE:
+            after = buf[i + 1]
+            if after == _QUOTE:
+                doubled = True
+                i += 2
+                continue
+            if after in (separator, _NEWLINE):
+                end = i + 1
+                break
+            if after == _RETURN and buf[i + 2] == _NEWLINE:
+                end = i + 2
+                break
+            return -1, -1
+        i += 1
+    if not doubled:
+        return i, end
+    to = start + 1
+    at = start + 1
+    while at < i:
+        buf[to] = buf[at]
+        at += 2 if buf[at] == _QUOTE else 1
+        to += 1
+    return to, end
+
+
+@njit(cache=True, nogil=True)
+def _parse(
+    buf: np.ndarray,
+    size: int,
+    fields: Fields,
+    label: np.ndarray,
+    dense: np.ndarray,
+    keys: np.ndarray,
+    lengths: np.ndarray,
+    values: np.ndarray,
+    used: np.ndarray,
+    bad: np.ndarray,
+) -> tuple[int, int]:
+    """Fills the columns; (rows, bad lines)."""
+    n = fields.kind.size
+    separator = fields.separator
+    item_key = np.empty(fields.item_mask.size, np.uint64)
+    mask = np.ones(n, np.bool_)
+    row = 0
+    line = 0
+    n_bad = 0
+    pos = 0
+    while pos < size:
+        for i in range(used.size):
+            lengths[i, row] = used[i]
+        f = 0
+        code = 0
+        bad_field = 0
+        bad_start = 0
+        bad_end = 0
+        while True:
+            kind = fields.kind[f] if f < n else SKIP
+            s = pos
+            e = s
+            if kind == KEY and fields.is_hex[f] and fields.sentinel_start[f] == fields.sentinel_start[f + 1]:
+                # Nearly all fields of such a column are 8 hex digits.
+                value = np.uint64(0)
+                seen = np.uint8(0)
+                for j in range(8):
+                    digit = HEX_DIGIT[buf[s + j]]
+                    seen |= digit
+                    value = (value << np.uint64(4)) | np.uint64(digit & 15)
+                if seen < 16 and (buf[s + 8] == separator or buf[s + 8] == _NEWLINE):
+                    keys[fields.target[f], row] = value
+                    e = s + 8
+            if e == s:
+                end = -1
+                if fields.quotes and buf[s] == _QUOTE:
+                    end, e = _quoted(buf, s, separator)
+                if end >= 0:
+                    s += 1
+                else:
+                    e = s
+                    while buf[e] != separator and buf[e] != _NEWLINE:
+                        e += 1
+                    end = e
+                    if buf[e] == _NEWLINE and e > s and buf[e - 1] == _RETURN:
+                        end = e - 1
+                if kind != SKIP:
+                    problem = _store(
+                        buf, s, end, fields, f, kind, row, label, dense, keys, values, used, item_key, mask
+                    )
+                    if problem != 0 and code == 0:
+                        code, bad_field, bad_start, bad_end = problem, f, s, end
+            f += 1
+            pos = e + 1
+            if buf[e] == _NEWLINE:
+                break
+        if f != n:
+            code, bad_field = BAD_COUNT, f
+        if code == 0:
+            for i in range(fields.range_list.size):
+                join_ranges(fields, i, item_key, mask, values, used)
+            for i in range(used.size):
+                lengths[i, row] = used[i] - lengths[i, row]
+            row += 1
+        else:
+            for i in range(used.size):
+                used[i] = lengths[i, row]
+            if n_bad < bad.shape[0]:
+                bad[n_bad, 0] = line
+                bad[n_bad, 1] = code
+                bad[n_bad, 2] = bad_field
+                bad[n_bad, 3] = bad_start
+                bad[n_bad, 4] = bad_end
+            n_bad += 1
+        line += 1
+    return row, n_bad
+
+
+@njit(cache=True, nogil=True)
+def _store(
+    buf: np.ndarray,
+    s: int,
+    e: int,
+    fields: Fields,
+    f: int,
+    kind: int,
+    row: int,
+    label: np.ndarray,
+    dense: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    used: np.ndarray,
+    item_key: np.ndarray,
+    mask: np.ndarray,
+) -> int:
+    """Stores field f, buf[s:e], of one row; 0 or the code of what is wrong with it."""
+    sentinels = fields.sentinels[fields.sentinel_start[f] : fields.sentinel_start[f + 1]]
+    target = fields.target[f]
+    is_hex = fields.is_hex[f] != 0
+    if kind == DENSE:
+        if e == s or is_sentinel(buf, s, e, sentinels):
+            dense[target, row] = np.nan
+            return 0
+        ok, x = number_of(buf, s, e)
+        dense[target, row] = dense_value(x)
+        return 0 if ok else BAD_NUMBER
+    if kind == KEY:
+        keys[target, row] = MISSING_KEY if is_sentinel(buf, s, e, sentinels) else key_of(buf, s, e, is_hex)
+        return 0
+    if kind == LABEL:
+        ok, x = number_of(buf, s, e)
+        label[row] = 1 if x == 1.0 else 0
+        return 0 if ok and (x == 0.0 or x == 1.0) else BAD_LABEL
+    if kind == ITEM:
+        item_key[target] = MISSING_KEY if is_sentinel(buf, s, e, sentinels) else key_of(buf, s, e, is_hex)
+        return 0
+    if kind == MASK:
+        ok, x = number_of(buf, s, e)
+        mask[f] = x != 0.0
+        return 0 if ok else BAD_NUMBER
+    if kind == LIST:
+        used[target] = split_list(buf, s, e, fields.list_separator[f], is_hex, sentinels, values[target], used[target])
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def join_ranges(
+    fields: Fields, r: int, item_key: np.ndarray, mask: np.ndarray, values: np.ndarray, used: np.ndarray
+) -> None:
+    """Appends spread list r of one row to its column, without masked and missing elements."""
+    to = fields.range_list[r]
+    for i in range(fields.range_start[r], fields.range_start[r + 1]):
+        masked = fields.item_mask[i] >= 0 and not mask[fields.item_mask[i]]
+        if not masked and item_key[i] != MISSING_KEY:
+            values[to, used[to]] = item_key[i]
+            used[to] += 1
