@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from pipelines.errors import UserError
 
 Device = Literal["cpu", "cuda"]
 ANSWER_LIMIT = 120.0  # seconds for a node to answer: the first worker process on a cold node imports for a while
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,23 +53,25 @@ def preflight(*, data_path: str, storage_path: str, num_workers: int, device: De
 
     Raises:
         UserError: a node does not answer; versions differ; the data or the storage path is not there on every node;
-            the address gloo would use cannot be reached from other hosts; this own cluster has too few devices.
+            the address gloo would use cannot be reached from other hosts.
     """
-    check_resources(num_workers, device)
     with _storage_token(storage_path) as token:
         driver = NodeReport(node_ip="driver", **node_probe.probe(data_path, token))
         reports = _ask_nodes(data_path, token, device)
-    judge(driver, reports, data_path=data_path, storage_path=storage_path)
+    judge(driver, reports, data_path=data_path, storage_path=storage_path, num_workers=num_workers)
     return reports
 
 
-def judge(driver: NodeReport, reports: Sequence[NodeReport], *, data_path: str, storage_path: str) -> None:
+def judge(
+    driver: NodeReport, reports: Sequence[NodeReport], *, data_path: str, storage_path: str, num_workers: int
+) -> None:
     """Raises UserError for the first thing in the reports that cannot work."""
     check_answers(reports)
     check_versions(driver, reports)
     check_data(driver, reports, data_path)
     check_storage(reports, storage_path)
-    check_interface(reports)
+    if num_workers > 1:
+        check_interface(reports)
 
 
 def distinct_hosts(reports: Sequence[NodeReport]) -> int:
@@ -150,25 +150,6 @@ def check_interface(reports: Sequence[NodeReport]) -> None:
                 where="GLOO_SOCKET_IFNAME",
                 fix=f"set GLOO_SOCKET_IFNAME={example} in the shell that runs `ray start`",
             )
-
-
-def check_resources(num_workers: int, device: Device) -> None:
-    """The cluster has a device for each worker. On a cluster that this process did not start, which may grow, too few
-    are worth a warning only."""
-    import ray
-    from ray._private import worker
-
-    kind = "GPU" if device == "cuda" else "CPU"
-    found = int(ray.cluster_resources().get(kind, 0))
-    if found >= num_workers:
-        return
-    what = f"{num_workers} workers need {num_workers} {kind}s, the cluster has {found}"
-    node = worker._global_node
-    if node is not None and node.is_head():
-        raise UserError(
-            what, where="ray.num_workers", fix=f"at most {found} workers here" if found else "use device=cpu"
-        )
-    log.warning("%s: training waits until nodes join", what)
 
 
 def _ask_nodes(data_path: str, token: str, device: Device) -> list[NodeReport]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
@@ -45,6 +45,7 @@ for _name, _value in {
 # Its database layer logs tracebacks of errors that we report in one line.
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 logging.getLogger("alembic").setLevel(logging.WARNING)
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ def send(
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error, at most 200 characters."""
-    text: Any = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+    """What went wrong in at most 200 characters, without a password: of a failed request only the system's reason."""
+    text = hide_password(str(error).strip() or type(error).__name__)
+    reason = re.search(r"\[Errno -?\d+\] [\w ]+|[Rr]ead timed out|[Cc]onnection to \S+ timed out", text)
+    return reason[0] if reason else text.splitlines()[0][:200]

@@ -18,7 +18,6 @@ from app.preflight import (
     check_object_store,
     distinct_hosts,
     judge,
-    preflight,
 )
 from pipelines.errors import UserError
 
@@ -41,7 +40,7 @@ def node(number: int, **changes) -> NodeReport:
 
 def check(*reports: NodeReport) -> None:
     driver = dataclasses.replace(node(1), node_ip="driver")
-    judge(driver, reports, data_path="/data/criteo", storage_path="/runs")
+    judge(driver, reports, data_path="/data/criteo", storage_path="/runs", num_workers=2)
 
 
 def test_like_nodes_pass():
@@ -146,9 +145,9 @@ from app.preflight import preflight
 from pipelines.errors import UserError
 
 out = []
-def check(data, storage, workers=1):
+def check(data, storage):
     try:
-        reports = preflight(data_path=data, storage_path=storage, num_workers=workers, device="cpu")
+        reports = preflight(data_path=data, storage_path=storage, num_workers=2, device="cpu")
         out.append([r.node_ip for r in reports])
     except UserError as error:
         out.append(str(error))
@@ -161,7 +160,6 @@ try:
     check(data, storage)
     check(data + "/absent", storage)
     check(data, "/proc/nowhere")
-    check(data, storage, workers=9)
 finally:
     ray.shutdown()
     cluster.shutdown()
@@ -178,24 +176,8 @@ def test_two_real_nodes(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(node_probe.Path(node_probe.__file__).parent.parent)}
     result = subprocess.run(command, env=env, text=True, capture_output=True)
     assert result.returncode == 0, result.stderr
-    fine, absent, unwritable, waiting = json.loads(result.stdout.splitlines()[-1])
-    assert len(fine) == 2 and len(waiting) == 2
+    fine, absent, unwritable = json.loads(result.stdout.splitlines()[-1])
+    assert len(fine) == 2
     assert absent.startswith(f"data.path: no {tmp_path}/data/absent on node")
     assert unwritable.startswith("storage.path: cannot write to /proc/nowhere")
-    assert "9 workers need 9 CPUs, the cluster has 2" in result.stderr
     assert not list((tmp_path / "runs").iterdir())
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_too_few_devices_in_an_own_cluster(tmp_path):
-    import ray
-
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        with pytest.raises(UserError, match="2 workers need 2 CPUs, the cluster has 1"):
-            preflight(data_path=str(tmp_path), storage_path=str(tmp_path), num_workers=2, device="cpu")
-        with pytest.raises(UserError, match="1 workers need 1 GPUs, the cluster has 0"):
-            preflight(data_path=str(tmp_path), storage_path=str(tmp_path), num_workers=1, device="cuda")
-    finally:
-        ray.shutdown()
