@@ -15,18 +15,19 @@ _Result = TypeVar("_Result", bound=BaseModel)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that becomes `path` when the block ends well; its bytes are on disk by then."""
+    """A temporary path beside `path` that becomes `path` when the block ends well."""
     temporary = path.with_name(f".{path.name}.tmp")
     yield temporary
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
     temporary.replace(path)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a whole file in one step."""
+def write_bytes(path: Path, data: bytes, durable: bool = False) -> None:
+    """Writes a whole file in one step; `durable`: it is on the disk before it gets its name."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+        if durable:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def finished(path: Path, kind: type[_Result]) -> _Result | None:

@@ -192,7 +192,8 @@ def _exponent_of(buf: np.ndarray, start: int, end: int) -> tuple[bool, int]:
     return True, -value if negative else value
 
 
-_SMALL = np.array([math.log1p(i) for i in range(4096)], np.float32)
+LOG_TABLE = np.array([math.nan, *(math.log1p(i) for i in range(1 << 16))], np.float32)
+"""float32 [65537]: NaN for missing, then `dense_value` of 0 ... 65535, which are most of all values."""
 
 
 @njit(cache=True, nogil=True)
@@ -201,8 +202,5 @@ def dense_value(x: float) -> np.float32:
 
     NaN means missing and stays NaN in the scratch; the finished data set holds 0 for it.
     """
-    size = abs(x)
-    # Most values are small whole numbers: look them up.
-    whole = size < 4096.0 and size == math.floor(size)
-    y = _SMALL[int(size)] if whole else np.float32(math.log1p(size))
+    y = np.float32(math.log1p(abs(x)))
     return -y if x < 0 else y

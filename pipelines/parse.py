@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from pipelines.keys import HEX_DIGIT, MISSING_KEY, dense_value, hash_bytes, key_of, number_of
+from pipelines.keys import LOG_TABLE, MISSING_KEY, dense_value, hash_bytes, key_of, number_of
 from pipelines.layout import DENSE, ITEM, KEY, LABEL, LIST, MASK, SKIP, Fields, Layout
+from pipelines.swar import HEX_PAIRS, NO_HEX, digits8, end_in_word, load8, pattern
 
 PADDING = 16
 """Bytes that must follow the text in a buffer given to `parse_lines`."""
@@ -22,6 +23,8 @@ MAX_BAD = 16
 """Bad lines kept for the report, per block."""
 
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
+_SKIP, _HEX, _NUMBER, _DIGIT = 1, 2, 3, 4
+_LOW16 = np.uint64(0xFFFF)
 
 
 @dataclass
@@ -68,7 +71,7 @@ def parse_lines(buf: np.ndarray, size: int, layout: Layout, first_line: int) -> 
     values = np.empty((layout.n_lists, size // 2 + n + 1 if layout.n_lists else 0), np.uint64)
     used = np.zeros(layout.n_lists, np.int64)
     bad = np.zeros((MAX_BAD, 5), np.int64)
-    rows, n_bad = _parse(buf, size, layout.fields, label, dense, keys, lengths, values, used, bad)
+    rows, n_bad = _parse(buf, size, layout.fields, LOG_TABLE, HEX_PAIRS, label, dense, keys, lengths, values, used, bad)
     block = Block(label[:rows], dense, keys, lengths, [values[i, : used[i]] for i in range(layout.n_lists)])
     return block, n, [_bad_line(b, buf, layout, first_line) for b in bad[:n_bad]], n_bad
 
@@ -160,6 +163,8 @@ def _parse(
     buf: np.ndarray,
     size: int,
     fields: Fields,
+    log_table: np.ndarray,
+    hex_pairs: np.ndarray,
     label: np.ndarray,
     dense: np.ndarray,
     keys: np.ndarray,
@@ -169,10 +174,15 @@ def _parse(
     bad: np.ndarray,
 ) -> tuple[int, int]:
     """Fills the columns; (rows, bad lines)."""
+    # The fast paths pass no array to a function: numba counts references at each call, which costs more than the work.
     n = fields.kind.size
     separator = fields.separator
+    separators = pattern(separator)
+    short_cut = _short_cuts(fields)
+    target = fields.target
     item_key = np.empty(fields.item_mask.size, np.uint64)
     mask = np.ones(n, np.bool_)
+    n_logs = np.uint64(log_table.size)
     row = 0
     line = 0
     n_bad = 0
@@ -182,49 +192,47 @@ def _parse(
             lengths[i, row] = used[i]
         f = 0
         code = 0
-        bad_field = 0
-        bad_start = 0
-        bad_end = 0
         while True:
-            kind = fields.kind[f] if f < n else SKIP
-            s = pos
-            e = s
-            if kind == KEY and fields.is_hex[f] and fields.sentinel_start[f] == fields.sentinel_start[f + 1]:
-                # Nearly all fields of such a column are 8 hex digits.
-                value = np.uint64(0)
-                seen = np.uint8(0)
-                for j in range(8):
-                    digit = HEX_DIGIT[buf[s + j]]
-                    seen |= digit
-                    value = (value << np.uint64(4)) | np.uint64(digit & 15)
-                if seen < 16 and (buf[s + 8] == separator or buf[s + 8] == _NEWLINE):
-                    keys[fields.target[f], row] = value
-                    e = s + 8
-            if e == s:
-                end = -1
-                if fields.quotes and buf[s] == _QUOTE:
-                    end, e = _quoted(buf, s, separator)
-                if end >= 0:
-                    s += 1
-                else:
-                    e = s
-                    while buf[e] != separator and buf[e] != _NEWLINE:
-                        e += 1
-                    end = e
-                    if buf[e] == _NEWLINE and e > s and buf[e - 1] == _RETURN:
-                        end = e - 1
-                if kind != SKIP:
-                    problem = _store(
-                        buf, s, end, fields, f, kind, row, label, dense, keys, values, used, item_key, mask
-                    )
+            e = -1
+            cut = short_cut[f] if f < n else _SKIP
+            # Free of branches on the data where it counts: a missing value or a sign is hard to predict.
+            if cut == _HEX:
+                word = load8(buf, pos)
+                a = np.uint64(hex_pairs[word & _LOW16])
+                b = np.uint64(hex_pairs[(word >> np.uint64(16)) & _LOW16])
+                c = np.uint64(hex_pairs[(word >> np.uint64(32)) & _LOW16])
+                d = np.uint64(hex_pairs[word >> np.uint64(48)])
+                chosen = np.uint64(0) - np.uint64((a | b | c | d) < NO_HEX)
+                key = (a << np.uint64(24)) | (b << np.uint64(16)) | (c << np.uint64(8)) | d
+                keys[target[f], row] = (key & chosen) | (MISSING_KEY & ~chosen)
+                e = pos + np.int64(chosen & np.uint64(8))
+            elif cut == _NUMBER:
+                negative = np.int64(buf[pos] == 45)
+                word = load8(buf, pos + negative)
+                width = end_in_word(word, separators)
+                ok, number = digits8(word, width)
+                if ok and width < 8 and width >= negative:
+                    at = (number + np.uint64(1)) * np.uint64(width != 0)
+                    y = log_table[at] if at < n_logs else dense_value(float(number))
+                    dense[target[f], row] = y * np.float32(1 - 2 * negative) + np.float32(0)  # -0 becomes 0
+                    e = pos + negative + width
+            elif cut == _DIGIT and (buf[pos] | 1) == 49:
+                label[row] = buf[pos] - 48
+                e = pos + 1
+            if e < 0 or not (buf[e] == separator or buf[e] == _NEWLINE):
+                s, end, e = _bounds(buf, pos, fields.quotes, separator)
+                if cut != _SKIP:
+                    problem = _store(buf, s, end, fields, f, row, label, dense, keys, values, used, item_key, mask)
                     if problem != 0 and code == 0:
-                        code, bad_field, bad_start, bad_end = problem, f, s, end
+                        code = problem
+                        _note(bad, n_bad, line, code, f, s, end)
             f += 1
             pos = e + 1
             if buf[e] == _NEWLINE:
                 break
         if f != n:
-            code, bad_field = BAD_COUNT, f
+            code = BAD_COUNT
+            _note(bad, n_bad, line, code, f, 0, 0)
         if code == 0:
             for i in range(fields.range_list.size):
                 join_ranges(fields, i, item_key, mask, values, used)
@@ -234,15 +242,52 @@ def _parse(
         else:
             for i in range(used.size):
                 used[i] = lengths[i, row]
-            if n_bad < bad.shape[0]:
-                bad[n_bad, 0] = line
-                bad[n_bad, 1] = code
-                bad[n_bad, 2] = bad_field
-                bad[n_bad, 3] = bad_start
-                bad[n_bad, 4] = bad_end
             n_bad += 1
         line += 1
     return row, n_bad
+
+
+@njit(cache=True, nogil=True)
+def _short_cuts(fields: Fields) -> np.ndarray:
+    """uint8 [F]: how `_parse` first tries to read a field."""
+    out = np.zeros(fields.kind.size, np.uint8)
+    for f in range(out.size):
+        plain = fields.sentinel_start[f] == fields.sentinel_start[f + 1]
+        if fields.kind[f] == SKIP:
+            out[f] = _SKIP
+        elif fields.kind[f] == KEY and fields.is_hex[f] and plain:
+            out[f] = _HEX
+        elif fields.kind[f] == DENSE and plain:
+            out[f] = _NUMBER
+        elif fields.kind[f] == LABEL:
+            out[f] = _DIGIT
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _bounds(buf: np.ndarray, pos: int, quotes: bool, separator: int) -> tuple[int, int, int]:
+    """(start and end of the content, end of the field) of the field at buf[pos]."""
+    if quotes and buf[pos] == _QUOTE:
+        end, e = _quoted(buf, pos, separator)
+        if end >= 0:
+            return pos + 1, end, e
+    e = pos
+    while buf[e] != separator and buf[e] != _NEWLINE:
+        e += 1
+    if buf[e] == _NEWLINE and e > pos and buf[e - 1] == _RETURN:
+        return pos, e - 1, e
+    return pos, e, e
+
+
+@njit(cache=True, nogil=True)
+def _note(bad: np.ndarray, i: int, line: int, code: int, field: int, start: int, end: int) -> None:
+    """Notes bad line number i; a later note about the same line replaces it."""
+    if i < bad.shape[0]:
+        bad[i, 0] = line
+        bad[i, 1] = code
+        bad[i, 2] = field
+        bad[i, 3] = start
+        bad[i, 4] = end
 
 
 @njit(cache=True, nogil=True)
@@ -252,7 +297,6 @@ def _store(
     e: int,
     fields: Fields,
     f: int,
-    kind: int,
     row: int,
     label: np.ndarray,
     dense: np.ndarray,
@@ -264,6 +308,7 @@ def _store(
 ) -> int:
     """Stores field f, buf[s:e], of one row; 0 or the code of what is wrong with it."""
     sentinels = fields.sentinels[fields.sentinel_start[f] : fields.sentinel_start[f + 1]]
+    kind = fields.kind[f]
     target = fields.target[f]
     is_hex = fields.is_hex[f] != 0
     if kind == DENSE:

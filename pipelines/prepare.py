@@ -149,7 +149,7 @@ class _Run:
         manifest = self._manifest(jobs, self._encode(jobs), ranked, split)
         text = summary(manifest, [r.distinct for r in ranked], self._bad(parsed))
         write_bytes(self.out / "summary.txt", text.encode())
-        write_bytes(self.out / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode())
+        write_bytes(self.out / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode(), durable=True)
         if not self.options.keep_scratch:
             shutil.rmtree(self.scratch)
         return manifest

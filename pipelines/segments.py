@@ -5,7 +5,6 @@ Hashing every lookup once and only once is what makes `prepare` fast: ranking an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ _LIST_LIMIT = 32 << 20
 
 
 class SegmentInfo(BaseModel):
-    """Sizes of the arrays in a segment file, in the order in which they lie there."""
+    """Sizes of the arrays in a segment file. They lie there as: dense, one-hot, multi-hot, label, keys."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,46 +34,54 @@ class SegmentInfo(BaseModel):
     keys: list[int]
     """Distinct keys of each table."""
 
-    def _table_start(self, table: int) -> int:
-        """Where a table's ids (or lengths and ids) begin."""
-        start = self.rows * (1 + 4 * self.n_dense)
+    def table_start(self, table: int) -> int:
+        """Where a table's ids (or lengths and ids) begin; of the table after the last one: where the labels do."""
+        start = 4 * self.rows * self.n_dense
         if table <= self.n_one_hot:
             return start + 4 * self.rows * table
         before = table - self.n_one_hot
         return start + 4 * (self.rows * table + sum(self.values[:before]))
 
 
-@dataclass(frozen=True)
 class SegmentFile:
-    """Reads one segment file, a column at a time."""
+    """Reads one segment file: a column at a time, or from memory after `load`."""
 
-    scratch: Path
-    info: SegmentInfo
+    def __init__(self, scratch: Path, info: SegmentInfo) -> None:
+        self.path, self.info = scratch / info.file, info
+        self._labels = info.table_start(len(info.keys))
+        self._rows: np.ndarray | None = None
+
+    def load(self) -> SegmentFile:
+        """Reads everything but the keys at once."""
+        self._rows = np.fromfile(self.path, np.uint8, self._labels + self.info.rows)
+        return self
 
     def _read(self, start: int, count: int, dtype: type) -> np.ndarray:
-        return np.fromfile(self.scratch / self.info.file, dtype, count, offset=start)
+        if self._rows is not None:
+            return self._rows[start : start + count * np.dtype(dtype).itemsize].view(dtype)
+        return np.fromfile(self.path, dtype, count, offset=start)
 
     def label(self) -> np.ndarray:
         """uint8 [rows]."""
-        return self._read(0, self.info.rows, np.uint8)
+        return self._read(self._labels, self.info.rows, np.uint8)
 
     def dense(self, column: int) -> np.ndarray:
         """float32 [rows], NaN for missing."""
-        return self._read(self.info.rows * (1 + 4 * column), self.info.rows, np.float32)
+        return self._read(4 * self.info.rows * column, self.info.rows, np.float32)
 
     def one_hot(self, table: int) -> np.ndarray:
         """int32 [rows] local ids, 0 for missing."""
-        return self._read(self.info._table_start(table), self.info.rows, np.int32)
+        return self._read(self.info.table_start(table), self.info.rows, np.int32)
 
     def multi_hot(self, table: int) -> tuple[np.ndarray, np.ndarray]:
         """(int32 [rows] lengths, int32 [values] local ids)."""
-        start, values = self.info._table_start(table), self.info.values[table - self.info.n_one_hot]
+        start, values = self.info.table_start(table), self.info.values[table - self.info.n_one_hot]
         return self._read(start, self.info.rows, np.int32), self._read(start + 4 * self.info.rows, values, np.int32)
 
     def keys(self, table: int) -> np.ndarray:
         """uint64 keys of the local ids from 1 on."""
-        start = self.info._table_start(len(self.info.keys)) + 8 * sum(self.info.keys[:table])
-        return self._read(start, self.info.keys[table], np.uint64)
+        start = self._labels + self.info.rows + 8 * sum(self.info.keys[:table])
+        return np.fromfile(self.path, np.uint64, self.info.keys[table], offset=start)
 
 
 class SegmentWriter:
@@ -136,7 +143,6 @@ class SegmentWriter:
         rows = self._rows
         values = [int(sum(map(len, v))) for v in self._values]
         with (self.folder / file).open("wb", buffering=0) as out:
-            self._label[:rows].tofile(out)
             for dense in self._dense:
                 dense[:rows].tofile(out)
             for ids in self._ids:
@@ -144,6 +150,7 @@ class SegmentWriter:
             for lengths, ids_of_list in zip(self._lengths, self._values, strict=True):
                 for array in (*lengths, *ids_of_list):
                     array.tofile(out)
+            self._label[:rows].tofile(out)
             for interner in self._interners:
                 interner.keys.tofile(out)
         self.segments.append(
