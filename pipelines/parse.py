@@ -193,7 +193,7 @@ def _parse(
         f = 0
         code = 0
         while True:
-            e = -1
+            e = np.int64(-1)
             cut = short_cut[f] if f < n else _SKIP
             # Free of branches on the data where it counts: a missing value or a sign is hard to predict.
             if cut == _HEX:

@@ -146,8 +146,11 @@ class _Run:
         split = self._split(parsed)
         ranked = self._rank(segments, split)
         jobs = self._encode_jobs(parsed, split)
-        manifest = self._manifest(jobs, self._encode(jobs), ranked, split)
-        text = summary(manifest, [r.distinct for r in ranked], self._bad(parsed))
+        encoded = self._encode(jobs)
+        manifest = self._manifest(jobs, encoded, ranked, split)
+        by_split = {name: [e.splits[name].lookups for e in encoded] for name in split.names}
+        lookups = {name: [sum(n) for n in zip(*parts, strict=True)] for name, parts in by_split.items()}
+        text = summary(manifest, [r.distinct for r in ranked], lookups, self._bad(parsed))
         write_bytes(self.out / "summary.txt", text.encode())
         write_bytes(self.out / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode(), durable=True)
         if not self.options.keep_scratch:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pipelines.dataset import FIRST_ID, Manifest
 
 
-def summary(manifest: Manifest, distinct: list[int], bad: list[str]) -> str:
+def summary(manifest: Manifest, distinct: list[int], lookups: dict[str, list[int]], bad: list[str]) -> str:
     """A page of text: rows and label rate of each split, a line a column.
 
     Args:
         distinct: distinct values of each table in the train split.
+        lookups: by split, lookups with a value of each table.
         bad: lines about bad lines.
     """
     lines = [
@@ -31,9 +32,9 @@ def summary(manifest: Manifest, distinct: list[int], bad: list[str]) -> str:
     if manifest.tables:
         unknown = "".join(f"{'unknown ' + name:>15}" for name in manifest.splits)
         lines += ["", f"{'table':<{width}}{'cardinality':>13}{'ids':>13}{'missing':>9}{'top 1 %':>9}{unknown}"]
-    for table, values in zip(manifest.tables, distinct, strict=True):
+    for i, (table, values) in enumerate(zip(manifest.tables, distinct, strict=True)):
         share = table.missing / max(1, first.rows)
-        shares = "".join(f"{n / max(1, manifest.splits[s].rows):>15.2%}" for s, n in table.unknown.items())
+        shares = "".join(f"{n / max(1, lookups[s][i]):>15.2%}" for s, n in table.unknown.items())
         kind = " (multi-hot)" if table.multi_hot else ""
         row = f"{table.name:<{width}}{values:>13,}{table.rows:>13,}{share:>9.2%}{table.top1_share:>9.2%}{shares}{kind}"
         lines.append(row)
@@ -41,6 +42,6 @@ def summary(manifest: Manifest, distinct: list[int], bad: list[str]) -> str:
         "",
         f"Ids: 0 missing, 1 unknown or rare, from {FIRST_ID} on by falling frequency in the train split.",
         "missing: share of the rows of the first split. top 1 %: share of its lookups with a value that goes to the",
-        "commonest 1 % of values. unknown: lookups of id 1 per row of that split.",
+        "commonest 1 % of values. unknown: share of the lookups with a value of that split.",
     ]
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 @intrinsic
 def load8(typingctx: Any, buf: Any, at: Any) -> Any:
     """The 8 bytes of a uint8 array from index `at` on as a uint64, the first byte lowest. No bounds check."""
-    del typingctx
+    del typingctx, at
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])
