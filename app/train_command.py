@@ -1,0 +1,66 @@
+"""`thinwire train`: from options to a configuration, and the result for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from app.config import RunConfig, load_config, parse_yaml
+from app.storage import CONFIG, read_text, resolve_storage
+from pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from app.trainer import TrainResult
+
+
+def configure(
+    preset: str | None,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    data: str | None,
+    name: str | None,
+    resume: str | None,
+) -> RunConfig:
+    """The configuration of a new run, or that of the run to resume with `assignments` on top.
+
+    Raises:
+        UserError: options that contradict each other, or a wrong key or value.
+    """
+    changes = [*assignments]
+    if data is not None:
+        # Naming data means not wanting a preset's made-up ones.
+        changes += [f"data.path={data}", "data.synthetic=null"]
+    if resume is None:
+        return load_config(preset, file, changes + ([f"run.name={name}"] if name else []))
+    if preset or file or name:
+        raise UserError(
+            "a resumed run has its own configuration", where="--resume", fix="change single keys with --set"
+        )
+    storage, _, run = resolve_storage(resume).rstrip("/").rpartition("/")
+    file_of_run = f"{storage}/{run}/{CONFIG}"
+    saved = parse_yaml(read_text(file_of_run), file_of_run)
+    return load_config(None, None, [*changes, f"run.name={run}", f"run.storage={storage}"], base=saved)
+
+
+def print_result(result: TrainResult, console: Console) -> None:
+    """The end of a run on one small table."""
+    metrics = result.metrics
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    if "eval/auc" in metrics:
+        best = f"   (best possible on these synthetic data: {result.best_auc:.4f})" if result.best_auc else ""
+        table.add_row("AUC", f"{metrics['eval/auc']:.4f}{best}")
+        table.add_row("NE", f"{metrics['eval/ne']:.4f}")
+    table.add_row("data", "SYNTHETIC" if result.synthetic else "real")
+    table.add_row("steps", f"{metrics.get('step', 0):,.0f}")
+    if "train/samples_per_s" in metrics:
+        speed, step_ms = metrics["train/samples_per_s"], metrics["time/step_ms"]
+        table.add_row("speed", f"{speed:,.0f} samples/s, {step_ms:.1f} ms/step at the end")
+    table.add_row("time", f"{result.seconds:.0f} s in all")
+    table.add_row("checkpoint", result.checkpoint)
+    if result.export:
+        table.add_row("model", f"{result.export}/model.pt, score.py")
+    table.add_row("dashboard", result.dashboard)
+    console.print(table, highlight=False, soft_wrap=True)

@@ -1,0 +1,261 @@
+"""A training run, seen from the driver: data, cluster, tracking, Ray Train, export."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import ray
+import ray.train
+from ray.train.torch import TorchConfig, TorchTrainer
+from rich.console import Console
+
+from app import cluster, tracking
+from app.board import Board, BoardView
+from app.config import RunConfig
+from app.data import open_dataset
+from app.preflight import distinct_hosts, preflight
+from app.progress import data_progress
+from app.run_guard import RunGuard
+from app.storage import CONFIG, is_uri, open_storage, resolve_storage, write_text
+from app.tracking_model import log_exported_model
+from app.worker import WorkerSettings, work
+from pipelines import score
+from pipelines.dataset import Dataset
+from pipelines.errors import UserError
+from pipelines.export import export_checkpoint
+from pipelines.job import DivergedError, Job, Metrics
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run leaves."""
+
+    folder: str
+    """Path or URI of the run in the storage."""
+    checkpoint: str
+    export: str | None
+    metrics: Metrics
+    mlflow_run_id: str
+    dashboard: str
+    """The command that opens the MLflow dashboard."""
+    synthetic: bool
+    best_auc: float | None
+    """For synthetic data: the AUC that no model can beat."""
+    seconds: float
+
+
+def run_training(config: RunConfig, *, preset: str | None, resume: bool, console: Console) -> TrainResult:
+    """Train as `config` says, on Ray, from the first batch or from the newest checkpoint of the run.
+
+    Raises:
+        UserError: something that the user gave is wrong; nothing has been trained.
+        KeyboardInterrupt: Ctrl-C, or the job was stopped. The MLflow run is marked KILLED, no worker is left.
+        DivergedError: the loss became NaN or Inf.
+        ray.train.TrainingFailedError: a worker failed more often than `cluster.max_failures` allows.
+    """
+    start = time.monotonic()
+    name = config.run.name or f"{preset or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    storage = resolve_storage(config.run.storage)
+    folder = f"{storage.rstrip('/')}/{name}"
+    _check_run_folder(folder, resume)
+    with data_progress(console) as progress:
+        dataset = open_dataset(config, progress)
+    cluster.connect(config.cluster)
+    try:
+        device = cluster.choose_device(config.cluster)
+        reports = preflight(
+            data_path=str(dataset.path), storage_path=storage, num_workers=config.cluster.workers, device=device
+        )
+        tracking.check_reachable_from_workers(
+            tracking.normalise_uri(config.tracking.uri or ""), distinct_hosts(reports)
+        )
+        run = _open_tracking(config, name, folder, dataset, resume)
+        write_text(f"{folder}/{CONFIG}", config.to_yaml())
+        with _closed_at_the_end(run) as final_tags:
+            console.print(f"run      {folder}", highlight=False)
+            console.print(f"track    {tracking.dashboard_command(run.uri)}", highlight=False)
+            fit = _fit(config, name, storage, dataset, device, run, console)
+            metrics = {key: float(value) for key, value in (fit.metrics or {}).items()}
+            final_tags.update(_final_tags(metrics, dataset))
+            export = _export(config, fit.checkpoint, run, dataset) if config.run.export else None
+    finally:
+        ray.shutdown()
+    planted = dataset.manifest.planted
+    return TrainResult(
+        folder=folder,
+        checkpoint=fit.checkpoint.path,
+        export=str(export) if export else None,
+        metrics=metrics,
+        mlflow_run_id=run.run_id,
+        dashboard=tracking.dashboard_command(run.uri),
+        best_auc=planted.best_auc if planted else None,
+        synthetic=dataset.manifest.synthetic,
+        seconds=time.monotonic() - start,
+    )
+
+
+def _fit(
+    config: RunConfig,
+    name: str,
+    storage: str,
+    dataset: Dataset,
+    device: str,
+    run: tracking.RunHandle,
+    console: Console,
+) -> ray.train.Result:
+    """Run the workers to the end."""
+    board = ray.remote(num_cpus=0)(Board).remote()
+    settings = WorkerSettings(
+        job=Job(str(dataset.path), config.data, config.model, config.optim, config.sharding, config.train),
+        run=run,
+        board=board,
+        run_folder=f"{storage}/{name}",
+        system_metrics=config.tracking.system_metrics,
+        threads=config.train.threads or config.cluster.cpus_per_worker,
+    )
+    trainer = TorchTrainer(
+        work,
+        train_loop_config=settings,
+        torch_config=TorchConfig(
+            backend="nccl" if device == "cuda" else "gloo", timeout_s=int(config.cluster.collective_timeout_s)
+        ),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=config.cluster.workers,
+            use_gpu=device == "cuda",
+            resources_per_worker={"CPU": config.cluster.cpus_per_worker} | ({"GPU": 1} if device == "cuda" else {}),
+            placement_strategy=config.cluster.placement,
+        ),
+        run_config=ray.train.RunConfig(
+            name=name,
+            storage_path=storage,
+            failure_config=ray.train.FailureConfig(max_failures=config.cluster.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.train.keep_checkpoints),
+        ),
+    )
+    with BoardView(board, console), _stop_signals():
+        try:
+            return trainer.fit()
+        except ray.train.WorkerGroupError as error:
+            raise _first_cause(error) from error
+
+
+def _first_cause(error: ray.train.WorkerGroupError) -> Exception:
+    """The mistake or the divergence behind a failed group; else the error as it is."""
+    for cause in error.worker_failures.values():
+        # Ray wraps what a worker raised in a class that derives from both.
+        original = getattr(cause, "cause", cause)
+        if isinstance(original, UserError | DivergedError):
+            return original
+    return error
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Make the end of a stopped `fit` a KeyboardInterrupt, whether Ctrl-C or the SIGTERM of `ray job stop` caused it.
+
+    Ray's own handler of SIGINT aborts the workers and leaves with SystemExit(0), which would look like success.
+    """
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_run_folder(folder: str, resume: bool) -> None:
+    filesystem, path = open_storage(folder)
+    exists = filesystem.get_file_info(path).type != pafs.FileType.NotFound
+    if exists and not resume:
+        raise UserError(
+            "a run of this name exists", where=folder, fix=f"go on with `thinwire train --resume {folder}`, or rename"
+        )
+    if resume and not exists:
+        raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
+
+
+def _open_tracking(config: RunConfig, name: str, folder: str, dataset: Dataset, resume: bool) -> tracking.RunHandle:
+    local = Path("runs", name).absolute() if is_uri(folder) else Path(folder)
+    settings = tracking.TrackingSettings(
+        uri=config.tracking.uri or "",
+        experiment=config.tracking.experiment,
+        on_error=config.tracking.on_error,
+        system_metrics=config.tracking.system_metrics,
+    )
+    if resume and (found := tracking.reopen_run(local)):
+        return found
+    tags = tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic)
+    return tracking.open_run(
+        settings,
+        folder=local,
+        run_name=name,
+        params=flat_params(config),
+        config_yaml=config.to_yaml(),
+        tags=tags,
+    )
+
+
+def flat_params(config: RunConfig) -> dict[str, Any]:
+    """`section.key` -> value for MLflow; what is not set is left out."""
+    sections = config.model_dump(exclude_none=True)
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+
+
+@contextmanager
+def _closed_at_the_end(run: tracking.RunHandle) -> Iterator[dict[str, str]]:
+    """Ends the MLflow run as what the block came to, also when the driver is killed inside it. Yields its last tags."""
+    guard = RunGuard(run) if run.run_id else None
+    tags: dict[str, str] = {}
+    status: tracking.Status = "FAILED"
+    try:
+        yield tags
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    except DivergedError as error:
+        tags |= {"diverged": "true", "diverged_reason": str(error)}
+        raise
+    finally:
+        tracking.finish(run, status, tags)
+        if guard:
+            guard.done()
+
+
+def _final_tags(metrics: Metrics, dataset: Dataset) -> dict[str, str]:
+    tags = {"final_auc": f"{metrics['eval/auc']:.6f}"} if "eval/auc" in metrics else {}
+    if dataset.manifest.planted:
+        tags["planted_best_auc"] = f"{dataset.manifest.planted.best_auc:.6f}"
+    return tags
+
+
+def _export(config: RunConfig, checkpoint: ray.train.Checkpoint, run: tracking.RunHandle, dataset: Dataset) -> Path:
+    """The final model beside the run, and in MLflow with a signature."""
+    with checkpoint.as_directory() as folder:
+        out = export_checkpoint(Path(folder), Path(run.folder) / "export", config.model, dataset)
+    example = example_rows(dataset, config.data.valid_split)
+    dense = np.stack([example[d.name] for d in dataset.manifest.dense], axis=1)
+    ids = {t.name: example[t.name] for t in dataset.manifest.tables}
+    log_exported_model(run, out, example, score.predict(score.load(out / "model.pt"), dense, ids))
+    return out
+
+
+def example_rows(dataset: Dataset, split: str, rows: int = 5) -> dict[str, Any]:
+    """The first rows of a split by column: float32 arrays, int32 arrays, and lists of ids for multi-hot tables."""
+    part = dataset.split(split).parts[0]
+    table = pq.ParquetFile(dataset.path / part.path).read_row_group(0).slice(0, rows)
+    multi = {t.name for t in dataset.manifest.tables if t.multi_hot}
+    names = [d.name for d in dataset.manifest.dense] + [t.name for t in dataset.manifest.tables]
+    return {n: table[n].to_pylist() if n in multi else table[n].to_numpy() for n in names}

@@ -1,0 +1,92 @@
+"""A Ray Train worker: the loop of `pipelines.train` with Ray's checkpoints, MLflow metrics and the progress board."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import ray.train.torch
+import torch
+
+from app.storage import upload
+from app.tracking import MetricWriter, RunHandle
+from pipelines.job import Job, Metrics
+from pipelines.train import train
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What the driver hands to each worker."""
+
+    job: Job
+    run: RunHandle
+    board: Any
+    run_folder: str
+    """Path or URI of the run in the storage."""
+    system_metrics: bool
+    threads: int
+
+
+def work(settings: WorkerSettings) -> None:
+    """Entry point of a worker."""
+    torch.set_num_threads(settings.threads)
+    device = ray.train.torch.get_device()
+    if device.type == "cuda":
+        # Before the first collective: a communicator made on the wrong device hangs (ray-project/ray#42751).
+        torch.cuda.set_device(device)
+    hooks = RayHooks(settings)
+    try:
+        train(settings.job, hooks, device)
+    finally:
+        hooks.close()
+
+
+class RayHooks:
+    """`pipelines.job.Hooks` on Ray Train. Only rank 0 logs and speaks; all ranks save."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._first = ray.train.get_context().get_world_rank() == 0
+        self._writer = MetricWriter(settings.run, system_metrics=settings.system_metrics) if self._first else None
+
+    def say(self, text: str) -> None:
+        if self._first:
+            self._settings.board.say.remote(text)
+
+    def log(self, step: int, total_steps: int, metrics: Metrics) -> None:
+        if self._writer is not None:
+            self._writer.log(step, metrics)
+            self._settings.board.update.remote(step, total_steps, metrics)
+
+    def save(self, step: int, metrics: Metrics, write: Callable[[Path], None]) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="thinwire-checkpoint-"))
+        write(folder)
+        ray.train.report(
+            metrics | {"step": step},
+            checkpoint=ray.train.Checkpoint.from_directory(folder),
+            checkpoint_dir_name=f"checkpoint_{step:09d}",
+            delete_local_checkpoint_after_upload=True,
+            checkpoint_upload_fn=lambda checkpoint, name: upload(
+                Path(checkpoint.path), self._settings.run_folder, name
+            ),
+        )
+
+    @contextmanager
+    def restore(self) -> Iterator[Path | None]:
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            yield None
+            return
+        with checkpoint.as_directory() as folder:
+            yield Path(folder)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            unsent = self._writer.close()
+            if unsent.points:
+                self.say(str(unsent))

@@ -1,0 +1,1 @@
+"""Programs behind the figures in the README."""

@@ -1,0 +1,122 @@
+"""The settings that data, model and training read. `app.config` puts them together into a run's configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Options(BaseModel):
+    """A section: an unknown key or a wrong type is an error, and the text under a field is its documentation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True)
+
+
+class SyntheticOptions(Options):
+    rows: Positive = 1_000_000
+    """Rows in all, the valid split included."""
+    valid_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the rows that goes to the valid split."""
+    seed: int = 0
+    """The same seed gives the same bytes."""
+
+
+class DataOptions(Options):
+    path: str | None = None
+    """Folder written by `thinwire prepare` or `thinwire synth`. A relative path counts from the working folder of the
+    command and must be the same place on every node."""
+    synthetic: SyntheticOptions | None = None
+    """Train on made-up data instead of `path`: the run is tagged synthetic."""
+    train_split: str = "train"
+    """Split to train on."""
+    valid_split: str = "valid"
+    """Split to evaluate on."""
+    shuffle: bool = True
+    """Permute row groups, and rows inside windows of row groups, anew in each epoch; off = the order on disk."""
+    window_groups: Positive = 8
+    """Row groups (16,384 rows each) in a shuffle window."""
+    prefetch: Positive = 4
+    """Batches that the loader keeps ready."""
+
+
+class ModelOptions(Options):
+    arch: Literal["dlrm", "dcn", "projection"] = "dlrm"
+    """Interaction: pairwise dot products, low-rank cross network (DCN v2), or dot products of two projections."""
+    embedding_dim: Positive = 16
+    """Dimension D of every embedding as the interaction sees it."""
+    table_dims: dict[str, Positive] = {}
+    """Other dimensions by table name; such a table is projected to `embedding_dim` after the lookup."""
+    table_rows: dict[str, Positive] = {}
+    """More rows than the data set has ids, by table name. Fewer is an error."""
+    dense_layers: list[Positive] = [64]
+    """Hidden layers of the bottom MLP; a last layer of `embedding_dim` is added."""
+    over_layers: list[Positive] = [128, 64]
+    """Hidden layers of the top MLP; a last layer of 1 is added."""
+    dcn_layers: Positive = 3
+    """Cross layers (arch dcn)."""
+    dcn_rank: Positive = 64
+    """Rank of each cross layer (arch dcn)."""
+    projection_outputs: Positive = 8
+    """Vectors of `embedding_dim` that each projection branch makes (arch projection)."""
+    pooling: Literal["sum", "mean"] = "sum"
+    """How a bag of embeddings becomes one vector."""
+
+
+class OptimOptions(Options):
+    sparse: Literal["rowwise_adagrad", "sgd", "adam"] = "rowwise_adagrad"
+    """Optimiser of the tables, fused into the backward pass."""
+    sparse_lr: Rate = 0.05
+    """Learning rate of the tables."""
+    dense: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"
+    """Optimiser of the MLPs."""
+    dense_lr: Rate = 0.001
+    """Learning rate of the MLPs."""
+    eps: Rate = 1e-8
+    """Added to the denominator by Adagrad and Adam."""
+    warmup_steps: NonNegative = 0
+    """Both learning rates rise linearly over so many steps."""
+    decay_start: NonNegative = 0
+    """Step at which both learning rates begin to fall (only with `decay_steps`)."""
+    decay_steps: NonNegative = 0
+    """Steps of the quadratic decay to zero; 0 = no decay."""
+
+
+class ShardOptions(Options):
+    type: Literal["table_wise", "column_wise", "row_wise", "table_row_wise"]
+    """How the table is cut. On CPU TorchRec has no row-wise kinds for pooled embeddings. Under row-wise Adagrad
+    column_wise keeps one accumulator a column shard, which changes the numbers a little."""
+    ranks: list[NonNegative] = []
+    """Ranks that hold it: one for table_wise and table_row_wise, one a column shard for column_wise, else empty."""
+
+
+class ShardingOptions(Options):
+    tables: dict[str, ShardOptions] = {}
+    """Stated placement by table name; TorchRec's planner places the others."""
+    device_memory_gb: Rate | None = None
+    """Memory a rank may give to tables; default: what TorchRec assumes for the device."""
+
+
+class TrainOptions(Options):
+    batch_size: Positive = 2048
+    """Rows a rank takes in a step; the global batch is this times the number of workers."""
+    epochs: Positive = 1
+    """Passes over the train split."""
+    max_steps: Positive | None = None
+    """Stop after so many steps, whatever the epochs say."""
+    seed: int = 0
+    """Of the initial weights and of the data order. Neither depends on the number of workers or the sharding."""
+    log_every: Positive = 20
+    """Steps between two logged points."""
+    eval_every: NonNegative = 0
+    """Steps between two evaluations; 0 = at the end of each epoch. The last step is always evaluated."""
+    checkpoint_every: NonNegative = 0
+    """Steps between two checkpoints; 0 = at the end of each epoch. The last step always makes one."""
+    keep_checkpoints: Positive = 2
+    """Newest checkpoints that stay."""
+    threads: Positive | None = None
+    """Torch threads a worker on CPU; default: the cores that it was given."""

@@ -1,0 +1,145 @@
+"""All that a rank holds during a run: model, optimiser, pipeline, loaders, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec.datasets.utils import Batch
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+
+from pipelines import checkpoint
+from pipelines.checkpoint import Identity, Position
+from pipelines.dataset import Dataset
+from pipelines.errors import UserError
+from pipelines.job import Hooks, Job
+from pipelines.loader import Loader
+from pipelines.model import build_model, init_tables, table_configs
+from pipelines.optim import build_optimizer
+from pipelines.options import TrainOptions
+from pipelines.sharding import describe_plan, make_plan, shard_model, sharders
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps `start` to `stop` without a pause, and what comes after them."""
+
+    start: int
+    stop: int
+    evaluate: bool
+    save: bool
+
+
+class RunState:
+    """Builds everything and restores the newest checkpoint. Called on all ranks at once.
+
+    Raises:
+        UserError: what the user gave does not fit together.
+    """
+
+    def __init__(self, job: Job, hooks: Hooks, device: torch.device) -> None:
+        self.job, self.hooks, self.device = job, hooks, device
+        self.dataset = Dataset(job.dataset_path)
+        self._tables = table_configs(job.model, self.dataset)
+        self.loader = self._loader(job.data.train_split)
+        self.valid = self._loader(job.data.valid_split)
+        if not self.loader.steps_per_epoch:
+            raise UserError(
+                f"{self.loader.rows:,} rows are fewer than one global batch of {self.loader.global_batch:,}",
+                where=f"split '{job.data.train_split}'",
+                fix="use a smaller train.batch_size or fewer workers",
+            )
+        self._build_model()
+        self.position = self._restore()
+        self.total_steps = self._total_steps()
+        self._announce()
+
+    def epoch_batches(self) -> Generator[Batch]:
+        """The batches that are left of the current epoch."""
+        return self.loader.train_batches(self.position.epoch, self.position.sample)
+
+    def segments(self) -> Iterator[Segment]:
+        """What is left of the current epoch, cut where an evaluation or a checkpoint is due."""
+        start = self.position.step
+        end = min(start + self.loader.steps_left(self.position.sample), self.total_steps)
+        return cut(start, end, self.total_steps, self.job.train)
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's part of a checkpoint."""
+        checkpoint.save(folder, self.model, self.optimizer, self.position, self._identity(), self.dataset)
+
+    def _loader(self, split: str) -> Loader:
+        return Loader(
+            self.dataset,
+            split,
+            batch_size=self.job.train.batch_size,
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            shuffle=self.job.data.shuffle,
+            seed=self.job.train.seed,
+            window_groups=self.job.data.window_groups,
+            prefetch=self.job.data.prefetch,
+            table_rows={c.name: c.num_embeddings for c in self._tables},
+        )
+
+    def _build_model(self) -> None:
+        job, device = self.job, self.device
+        model = build_model(job.model, self.dataset, seed=job.train.seed, device=device)
+        table_sharders = sharders(job.optim)
+        plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=job.train.batch_size)
+        self._plan_text = describe_plan(plan, model)
+        self.model = shard_model(model, plan, table_sharders, device)
+        init_tables(self.model, job.train.seed)
+        self.optimizer = build_optimizer(self.model, job.optim)
+        self.pipeline: Any = TrainPipelineSparseDist(self.model, self.optimizer, device, execute_all_batches=True)
+
+    def _restore(self) -> Position:
+        with self.hooks.restore() as folder:
+            if folder is None:
+                return Position()
+            position = checkpoint.load(folder, self.model, self.optimizer, self._identity())
+        self.hooks.say(f"resumed at step {position.step:,}, epoch {position.epoch + 1}, row {position.sample:,} of it")
+        return position
+
+    def _identity(self) -> Identity:
+        return Identity(
+            data=checkpoint.data_digest(self.dataset),
+            seed=self.job.train.seed,
+            arch=self.job.model.arch,
+            sparse_optimizer=self.job.optim.sparse,
+            dense_optimizer=self.job.optim.dense,
+            tables={c.name: [c.num_embeddings, c.embedding_dim] for c in self._tables},
+        )
+
+    def _total_steps(self) -> int:
+        here, train = self.position, self.job.train
+        epochs_after = train.epochs - here.epoch - 1
+        left = self.loader.steps_left(here.sample) + epochs_after * self.loader.steps_per_epoch
+        total = here.step + (left if epochs_after >= 0 else 0)
+        return min(total, train.max_steps) if train.max_steps else total
+
+    def _announce(self) -> None:
+        loader = self.loader
+        self.hooks.say(self._plan_text)
+        self.hooks.say(
+            f"{dist.get_world_size()} ranks, {self.device.type}, {dist.get_backend()}; global batch "
+            f"{loader.global_batch:,}; {self.total_steps:,} steps; {loader.rows:,} train rows, of which "
+            f"{loader.left_out:,} an epoch fill no batch and are left out; {self.valid.rows:,} rows to evaluate"
+        )
+
+
+def cut(start: int, end: int, total: int, options: TrainOptions) -> Iterator[Segment]:
+    """Cut the steps from `start` to the epoch's `end` where something is due; the last step of all ends with both."""
+
+    def due(step: int, every: int) -> bool:
+        return step == total or (step % every == 0 if every else step == end)
+
+    while start < end:
+        steps = [start + every - start % every for every in (options.eval_every, options.checkpoint_every) if every]
+        stop = min([end, *steps])
+        yield Segment(start, stop, due(stop, options.eval_every), due(stop, options.checkpoint_every))
+        start = stop
