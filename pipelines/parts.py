@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from pipelines.dataset import Dataset, part_schema
 from pipelines.errors import UserError
 from pipelines.order import Group
 
+_OPEN_PARTS = 32
+"""Parts kept open: opening one again parses its footer, which is slow for a part with many row groups."""
 _DAMAGED = "copy the data set again, or prepare it again"
 
 
@@ -106,7 +109,9 @@ class PartReader:
         self._table_rows = [table_rows[table.name] for table in dataset.manifest.tables]
         self._n_dense = len(dataset.manifest.dense)
         self._paths = [dataset.path / part.path for part in dataset.split(split).parts]
-        self._open: tuple[int, pq.ParquetFile] | None = None
+        self._open: dict[int, pq.ParquetFile] = {}
+        # Two iterators of one loader may be alive at once, and a ParquetFile must not be read by two threads.
+        self._lock = threading.Lock()
         self.groups: list[Group] = []
         for number, part in enumerate(dataset.split(split).parts):
             metadata = self._file(number).metadata
@@ -132,7 +137,9 @@ class PartReader:
 
     def _group(self, group: Group) -> Columns:
         try:
-            table = self._file(group.part).read_row_group(group.index, columns=self._schema.names, use_threads=False)
+            with self._lock:
+                file = self._file(group.part)
+                table = file.read_row_group(group.index, columns=self._schema.names, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(group.part, error) from error
         arrays = {}
@@ -160,15 +167,17 @@ class PartReader:
             )
 
     def _file(self, part: int) -> pq.ParquetFile:
-        """The part, opened; the last one used stays open."""
-        if self._open is None or self._open[0] != part:
+        """The part, opened; the last few stay open."""
+        if part not in self._open:
             try:
                 file = pq.ParquetFile(self._paths[part])
             except (pa.ArrowException, OSError) as error:
                 raise self._unreadable(part, error) from error
             self._check_schema(file.schema_arrow, part)
-            self._open = part, file
-        return self._open[1]
+            if len(self._open) == _OPEN_PARTS:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[part] = file
+        return self._open[part]
 
     def _check_schema(self, found: pa.Schema, part: int) -> None:
         for field in self._schema:

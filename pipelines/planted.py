@@ -1,7 +1,11 @@
 """The hidden rule of a synthetic data set: draws of ids and dense values, and the click probability they imply.
 
 The logit is bias + signal x (dense part + id part + pair part), each part standardised, then weighted by `WEIGHTS`:
-linear in some dense features; one effect per id of some tables; <v_a[id_a], v_b[id_b]> for pairs of tables.
+linear in some dense features; one effect per id of some tables; the product v_a[id_a] x v_b[id_b] of hidden numbers for
+some pairs of tables, which no model without interactions can express. Frequent ids carry the signal.
+
+The constants are chosen so that a DLRM of dimension 16 comes within about 0.01 of the best AUC in one epoch of 630,000
+rows (row-wise Adagrad at 0.1, steps of 4096 rows), and a linear model of all ids stays about 0.07 below.
 """
 
 from __future__ import annotations
@@ -15,14 +19,13 @@ HIDDEN = 0
 """Stream of the hidden rule's own draws."""
 HEAD = 1024
 """Ids with an effect, per table: the most frequent ones. The others add nothing."""
-FADE = 32
+FADE = 16
 """Effects of the id of rank r are scaled by 1 / (1 + r / FADE): what is rarely seen cannot be learnt in one epoch."""
-LATENT_DIM = 2
-PAIRS = 5
+PAIRS = 4
 LINEAR_DENSE = 4
-WEIGHTS = {"dense": 0.5, "ids": 0.55, "pairs": 0.67}
+WEIGHTS = {"dense": 0.5, "ids": 0.45, "pairs": 0.74}
 """Standard deviations of the parts; their squares sum to about 1."""
-SIGNAL = 1.7
+SIGNAL = 1.5
 """Standard deviation of the logit, which sets the best AUC."""
 
 
@@ -87,9 +90,9 @@ class Signal:
         self._tables = []
         for t, rows in enumerate(rows_per_table):
             fade = 1 / (1 + np.arange(min(rows, HEAD)) / FADE)
-            hidden = generator(seed, HIDDEN, 0, t).standard_normal((fade.size, 1 + LATENT_DIM * PAIRS)) * fade[:, None]
-            # The last row, which rank -1 and every rare rank take, has no effect.
-            self._tables.append(np.vstack([hidden, np.zeros(hidden.shape[1])]).astype(np.float32))
+            hidden = generator(seed, HIDDEN, 0, t).standard_normal((1 + PAIRS, fade.size)) * fade
+            # The last entry, which rank -1 and every rare rank take, has no effect.
+            self._tables.append(np.pad(hidden, ((0, 0), (0, 1))))
         self._dense_weights = generator(seed, HIDDEN, 1, 0).choice([-1.0, 1.0], min(LINEAR_DENSE, dense.shape[1]))
         self._shift, self._scale, self._bias = np.zeros(3), np.ones(3), 0.0
         parts = self._parts(dense, draws)
@@ -99,24 +102,26 @@ class Signal:
 
     def logits(self, dense: np.ndarray, draws: list[Draw]) -> np.ndarray:
         """float64 [n] for dense float32 [n, columns] and one draw of n rows per table."""
-        return self._bias + self._scale @ (self._parts(dense, draws) - self._shift[:, None])
+        standardised = self._parts(dense, draws) - self._shift[:, None]
+        return self._bias + (self._scale[:, None] * standardised).sum(axis=0)
 
     def _parts(self, dense: np.ndarray, draws: list[Draw]) -> np.ndarray:
-        linear = dense[:, : self._dense_weights.size] @ self._dense_weights
-        effects = sum((self._pooled(t, draws[t], slice(0, 1))[:, 0] for t in self._effect_tables), np.zeros(len(dense)))
+        # Sums instead of matrix products: a BLAS may round otherwise on another machine, and flip labels.
+        linear = (dense[:, : self._dense_weights.size] * self._dense_weights).sum(axis=1)
+        effects = sum((self._pooled(t, draws[t], 0) for t in self._effect_tables), np.zeros(len(dense)))
         products = np.zeros(len(dense))
-        for i, (a, b) in enumerate(self._pairs):
-            dims = slice(1 + i * LATENT_DIM, 1 + (i + 1) * LATENT_DIM)
-            products += (self._pooled(a, draws[a], dims) * self._pooled(b, draws[b], dims)).sum(axis=1)
+        for i, (a, b) in enumerate(self._pairs, start=1):
+            products += self._pooled(a, draws[a], i) * self._pooled(b, draws[b], i)
         return np.stack([linear, effects, products])
 
-    def _pooled(self, table: int, draw: Draw, dims: slice) -> np.ndarray:
-        hidden = self._tables[table][:, dims]
+    def _pooled(self, table: int, draw: Draw, number: int) -> np.ndarray:
+        """Hidden number of each row's id, summed over the list for a multi-hot table."""
+        hidden = self._tables[table][number]
         ranks = np.where(draw.ranks < len(hidden) - 1, draw.ranks, -1)
         if draw.lengths is None:
             return hidden[ranks]
         ends = np.cumsum(draw.lengths)
-        sums = np.vstack([np.zeros(hidden.shape[1]), np.cumsum(hidden[ranks], axis=0, dtype=np.float64)])
+        sums = np.concatenate([[0.0], np.cumsum(hidden[ranks], dtype=np.float64)])
         return sums[ends] - sums[ends - draw.lengths]
 
 

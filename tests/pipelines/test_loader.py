@@ -306,3 +306,16 @@ def test_empty_batches_and_empty_bags_work():
 def test_wrong_lengths_are_refused_with_the_name_of_the_feature(lengths, values, message):
     with pytest.raises(ValueError, match=message):
         make_kjt(["A", "B"], lengths, values, 2)
+
+
+def test_more_parts_than_stay_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.parts._OPEN_PARTS", 2)
+    dataset = make_dataset(tmp_path / "set", [70] * 5)
+    assert sorted(global_rows(dataset, 1, epoch=0, batch_size=35)) == list(range(350))
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other(dataset):
+    (loader,) = loaders(dataset, 1)
+    pairs = zip(loader.train_batches(0), loader.train_batches(1), loader.train_batches(0), strict=True)
+    first, second, again = ([row for b in batches for row in rows_of(b)] for batches in zip(*pairs, strict=True))
+    assert first == again != second
