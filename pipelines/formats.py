@@ -67,6 +67,10 @@ class Schema(_Model):
         names = ["label", *(c.name for c in columns)]
         if twice := {n for n in names if names.count(n) > 1}:
             raise ValueError(f"two columns are named {sorted(twice)[0]!r}")
+        for name in names:
+            # A table is also a file name.
+            if not name or name[0] == "." or "/" in name or "\0" in name:
+                raise ValueError(f"{name!r} cannot be a column name")
         if not columns:
             raise ValueError("it names no dense, categorical or list column")
         if self.header and self.columns is not None:

@@ -130,7 +130,8 @@ def _scaled(mantissa: np.uint64, exponent: int) -> float:
 def number_of(buf: np.ndarray, start: int, end: int) -> tuple[bool, float]:
     """(is a number, value) of decimal text: an integer or a float, with an exponent or not.
 
-    Digits beyond the 19th significant one are dropped; NaN, infinity and blanks are no numbers.
+    Digits beyond the 19th significant one are dropped. NaN, infinity, blanks and what is written with an exponent
+    above 280 are no numbers; what is written with one below -280 is 0.
     """
     i = start
     negative = False

@@ -191,17 +191,20 @@ def text_layout(format: str, schema: Schema, lines: list[str], where: str, serve
     if format == "criteo-csv":
         return _criteo_csv(schema, rows, where, serve)
     if schema.header:
-        labelled = schema.label is not None and not (serve and schema.label not in first)
-        return build_layout(schema, first, len(first), where, labelled), True
+        return build_layout(schema, first, len(first), where, not serve or _has_label(schema, first)), True
     names = schema.columns
     if names is None:
-        labelled = not (serve and (schema.label is None or schema.label == len(first)))
+        labelled = not serve or (isinstance(schema.label, int) and schema.label < len(first))
         return build_layout(schema, None, len(first), where, labelled), False
     if schema.label in names and all(len(r) == len(names) - 1 for r in rows):
         _allow_unlabelled(serve, where, len(names))
         names = [n for n in names if n != schema.label]
         return build_layout(schema, names, len(names), where, labelled=False), False
-    return build_layout(schema, names, len(names), where, schema.label in names or not serve), False
+    return build_layout(schema, names, len(names), where, not serve or _has_label(schema, names)), False
+
+
+def _has_label(schema: Schema, names: list[str]) -> bool:
+    return schema.label < len(names) if isinstance(schema.label, int) else schema.label in names
 
 
 def _criteo_csv(schema: Schema, rows: list[list[str]], where: str, serve: bool) -> tuple[Layout, bool]:
@@ -228,8 +231,7 @@ def parquet_layout(format: str, schema: Schema, names: list[str], where: str, se
         names = [known.get(name.lower(), name) for name in names]
         if "label" not in names:
             _allow_unlabelled(serve, where, 40)
-    labelled = schema.label is not None and not (serve and schema.label not in names)
-    return build_layout(schema, names, len(names), where, labelled)
+    return build_layout(schema, names, len(names), where, not serve or _has_label(schema, names))
 
 
 def _allow_unlabelled(serve: bool, where: str, expected: int) -> None:

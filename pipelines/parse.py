@@ -8,6 +8,7 @@ inside stands for one quote); any other quote is data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -34,11 +35,11 @@ class Block:
     label: np.ndarray
     """uint8 [N]."""
     dense: np.ndarray
-    """float32 [n_dense, >= N], transformed."""
+    """float32 [n_dense, N], transformed."""
     keys: np.ndarray
-    """uint64 [n_one_hot, >= N]."""
+    """uint64 [n_one_hot, N]."""
     lengths: np.ndarray
-    """int32 [n_lists, >= N]."""
+    """int32 [n_lists, N]."""
     values: list[np.ndarray]
     """Per list table: uint64 keys of all rows, one after the other; missing elements are left out."""
 
@@ -72,7 +73,8 @@ def parse_lines(buf: np.ndarray, size: int, layout: Layout, first_line: int) -> 
     used = np.zeros(layout.n_lists, np.int64)
     bad = np.zeros((MAX_BAD, 5), np.int64)
     rows, n_bad = _parse(buf, size, layout.fields, LOG_TABLE, HEX_PAIRS, label, dense, keys, lengths, values, used, bad)
-    block = Block(label[:rows], dense, keys, lengths, [values[i, : used[i]] for i in range(layout.n_lists)])
+    lists = [values[i, : used[i]] for i in range(layout.n_lists)]
+    block = Block(label[:rows], dense[:, :rows], keys[:, :rows], lengths[:, :rows], lists)
     return block, n, [_bad_line(b, buf, layout, first_line) for b in bad[:n_bad]], n_bad
 
 
@@ -193,7 +195,7 @@ def _parse(
         f = 0
         code = 0
         while True:
-            e = np.int64(-1)
+            e: Any = -1
             cut = short_cut[f] if f < n else _SKIP
             # Free of branches on the data where it counts: a missing value or a sign is hard to predict.
             if cut == _HEX:
