@@ -59,7 +59,7 @@ class RankJob:
         totals = np.zeros(512, np.int64)
         missing = row = 0
         seen = self.scratch / f"seen-{self.index:05d}.bin"
-        with seen.open("wb", buffering=0) as out:
+        with seen.open("wb") as out:
             for info in self.segments:
                 file = SegmentFile(self.scratch, info)
                 counts = self._counts(file, self.split.select(row, info.rows)["train"])
@@ -71,7 +71,7 @@ class RankJob:
                     totals = np.concatenate([totals, np.zeros(max(len(totals), interner.size), np.int64)])
                 totals[ids] += counts[1:]
                 missing += int(counts[0])
-                ids.tofile(out)
+                out.write(ids)
         order, kept = _ranking(interner.keys, totals[1 : interner.size + 1], *self.limits)
         counts = totals[1 : interner.size + 1][order]
         ids_of = np.full(interner.size + 1, UNKNOWN_ID, np.int32)
@@ -98,9 +98,9 @@ class RankJob:
         return counts
 
     def _write_map(self, seen: Path, ids_of: np.ndarray) -> None:
-        with seen.open("rb", buffering=0) as source, map_file(self.scratch, self.index).open("wb", buffering=0) as out:
+        with seen.open("rb", buffering=0) as source, map_file(self.scratch, self.index).open("wb") as out:
             while len(chunk := np.fromfile(source, np.int32, 1 << 20)):
-                ids_of[chunk].tofile(out)
+                out.write(ids_of[chunk])
         seen.unlink()
 
     def _follow(self, like: Path, target: Path) -> Ranked:
@@ -111,9 +111,9 @@ class RankJob:
                 f"table '{self.column.name}' has other hashes than in {like}",
                 fix="use the format or schema of that data set",
             )
-        with map_file(self.scratch, self.index).open("wb", buffering=0) as out:
+        with map_file(self.scratch, self.index).open("wb") as out:
             for info in self.segments:
-                vocabulary.ids_of(SegmentFile(self.scratch, info).keys(self.index)).tofile(out)
+                out.write(vocabulary.ids_of(SegmentFile(self.scratch, info).keys(self.index)))
         with replacing(target) as temporary:
             shutil.copyfile(like / "tables" / target.name, temporary)
         return Ranked(rows=vocabulary.rows, distinct=vocabulary.rows - FIRST_ID, top1_share=0.0)

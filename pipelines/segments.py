@@ -142,17 +142,17 @@ class SegmentWriter:
         file = f"{len(self.segments):05d}.bin"
         rows = self._rows
         values = [int(sum(map(len, v))) for v in self._values]
-        with (self.folder / file).open("wb", buffering=0) as out:
+        with (self.folder / file).open("wb") as out:
             for dense in self._dense:
-                dense[:rows].tofile(out)
+                out.write(dense[:rows])
             for ids in self._ids:
-                ids[:rows].tofile(out)
+                out.write(ids[:rows])
             for lengths, ids_of_list in zip(self._lengths, self._values, strict=True):
                 for array in (*lengths, *ids_of_list):
-                    array.tofile(out)
-            self._label[:rows].tofile(out)
+                    out.write(np.ascontiguousarray(array))
+            out.write(self._label[:rows])
             for interner in self._interners:
-                interner.keys.tofile(out)
+                out.write(interner.keys)
         self.segments.append(
             SegmentInfo(
                 file=f"{self.name}/{file}",
