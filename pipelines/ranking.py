@@ -71,7 +71,7 @@ class RankJob:
                     totals = np.concatenate([totals, np.zeros(max(len(totals), interner.size), np.int64)])
                 totals[ids] += counts[1:]
                 missing += int(counts[0])
-                out.write(ids)
+                out.write(ids.data)
         order, kept = _ranking(interner.keys, totals[1 : interner.size + 1], *self.limits)
         counts = totals[1 : interner.size + 1][order]
         ids_of = np.full(interner.size + 1, UNKNOWN_ID, np.int32)
@@ -100,7 +100,7 @@ class RankJob:
     def _write_map(self, seen: Path, ids_of: np.ndarray) -> None:
         with seen.open("rb", buffering=0) as source, map_file(self.scratch, self.index).open("wb") as out:
             while len(chunk := np.fromfile(source, np.int32, 1 << 20)):
-                out.write(ids_of[chunk])
+                out.write(ids_of[chunk].data)
         seen.unlink()
 
     def _follow(self, like: Path, target: Path) -> Ranked:
@@ -113,7 +113,7 @@ class RankJob:
             )
         with map_file(self.scratch, self.index).open("wb") as out:
             for info in self.segments:
-                out.write(vocabulary.ids_of(SegmentFile(self.scratch, info).keys(self.index)))
+                out.write(vocabulary.ids_of(SegmentFile(self.scratch, info).keys(self.index)).data)
         with replacing(target) as temporary:
             shutil.copyfile(like / "tables" / target.name, temporary)
         return Ranked(rows=vocabulary.rows, distinct=vocabulary.rows - FIRST_ID, top1_share=0.0)

@@ -144,15 +144,15 @@ class SegmentWriter:
         values = [int(sum(map(len, v))) for v in self._values]
         with (self.folder / file).open("wb") as out:
             for dense in self._dense:
-                out.write(dense[:rows])
+                out.write(dense[:rows].data)
             for ids in self._ids:
-                out.write(ids[:rows])
+                out.write(ids[:rows].data)
             for lengths, ids_of_list in zip(self._lengths, self._values, strict=True):
                 for array in (*lengths, *ids_of_list):
-                    out.write(np.ascontiguousarray(array))
-            out.write(self._label[:rows])
+                    out.write(np.ascontiguousarray(array).data)
+            out.write(self._label[:rows].data)
             for interner in self._interners:
-                out.write(interner.keys)
+                out.write(interner.keys.data)
         self.segments.append(
             SegmentInfo(
                 file=f"{self.name}/{file}",
