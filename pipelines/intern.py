@@ -15,8 +15,7 @@ class Interner:
 
     def __init__(self, room: int = 512) -> None:
         self.size = 0
-        self._keys = np.empty(room, np.uint64)
-        self._resize(room)
+        self._resize(np.empty(room, np.uint64))
 
     @property
     def keys(self) -> np.ndarray:
@@ -25,88 +24,78 @@ class Interner:
 
     def add(self, keys: np.ndarray, out: np.ndarray) -> None:
         """Writes the ids of `keys` (uint64 [N]) to `out` (int32 [N]); unseen keys get the next ids."""
-        self._reserve(len(keys))
-        self.size = _add(keys, out, self._keys, self._slot_key, self._slot_id, self._shift, self.size)
+        done = 0
+        while True:
+            self.size, done = _add(keys, out, done, self._keys, self._slots, self._shift, self.size)
+            if done == len(keys):
+                return
+            self._resize(np.concatenate([self._keys, np.empty_like(self._keys)]))
+
+    def clear(self) -> None:
+        """Forgets all keys, but keeps the room for them."""
+        self.size = 0
+        self._slots[:] = 0
 
     def find(self, keys: np.ndarray, unseen: int) -> np.ndarray:
         """int32 [N] ids of `keys` (uint64 [N]), `unseen` for the keys that were never added."""
         out = np.empty(len(keys), np.int32)
-        _find(keys, out, self._slot_key, self._slot_id, self._shift, unseen)
+        _find(keys, out, self._slots, self._shift, unseen)
         return out
 
-    def _reserve(self, more: int) -> None:
-        room = len(self._keys)
-        while room < self.size + more:
-            room *= 2
-        if room > len(self._keys):
-            grown = np.empty(room, np.uint64)
-            grown[: self.size] = self.keys
-            self._keys = grown
-            self._resize(room)
-
-    def _resize(self, room: int) -> None:
-        bits = (2 * room - 1).bit_length()
+    def _resize(self, keys: np.ndarray) -> None:
+        self._keys = keys
+        bits = (2 * len(keys) - 1).bit_length()
         self._shift = np.uint64(64 - bits)
-        self._slot_key = np.empty(1 << bits, np.uint64)
-        self._slot_id = np.zeros(1 << bits, np.int32)
-        _refill(self.keys, self._slot_key, self._slot_id, self._shift)
+        # Key and id of a slot side by side, for one cache miss instead of two; id 0 is an empty slot.
+        self._slots = np.zeros((1 << bits, 2), np.uint64)
+        _refill(self.keys, self._slots, self._shift)
 
 
 @njit(cache=True, nogil=True)
-def _refill(keys: np.ndarray, slot_key: np.ndarray, slot_id: np.ndarray, shift: np.uint64) -> None:
-    last = np.uint64(slot_id.size - 1)
+def _refill(keys: np.ndarray, slots: np.ndarray, shift: np.uint64) -> None:
+    last = np.uint64(len(slots) - 1)
     for i in range(keys.size):
         at = (keys[i] * _SPREAD) >> shift
-        while slot_id[at] != 0:
+        while slots[at, 1] != 0:
             at = (at + np.uint64(1)) & last
-        slot_key[at] = keys[i]
-        slot_id[at] = i + 1
+        slots[at, 0] = keys[i]
+        slots[at, 1] = i + 1
 
 
 @njit(cache=True, nogil=True)
 def _add(
-    keys: np.ndarray,
-    out: np.ndarray,
-    known: np.ndarray,
-    slot_key: np.ndarray,
-    slot_id: np.ndarray,
-    shift: np.uint64,
-    size: int,
-) -> int:
-    last = np.uint64(slot_id.size - 1)
-    for i in range(keys.size):
+    keys: np.ndarray, out: np.ndarray, start: int, known: np.ndarray, slots: np.ndarray, shift: np.uint64, size: int
+) -> tuple[int, int]:
+    """(keys known, keys done): stops where `known` is full."""
+    last = np.uint64(len(slots) - 1)
+    for i in range(start, keys.size):
         key = keys[i]
         if key == MISSING_KEY:
             out[i] = 0
             continue
         at = (key * _SPREAD) >> shift
-        while True:
-            found = slot_id[at]
-            if found == 0:
-                known[size] = key
-                size += 1
-                found = np.int32(size)
-                slot_key[at] = key
-                slot_id[at] = found
-                break
-            if slot_key[at] == key:
-                break
+        while slots[at, 1] != 0 and slots[at, 0] != key:
             at = (at + np.uint64(1)) & last
-        out[i] = found
-    return size
+        if slots[at, 1] == 0:
+            if size == known.size:
+                return size, i
+            known[size] = key
+            size += 1
+            slots[at, 0] = key
+            slots[at, 1] = size
+        out[i] = slots[at, 1]
+    return size, keys.size
 
 
 @njit(cache=True, nogil=True)
-def _find(
-    keys: np.ndarray, out: np.ndarray, slot_key: np.ndarray, slot_id: np.ndarray, shift: np.uint64, unseen: int
-) -> None:
-    last = np.uint64(slot_id.size - 1)
+def _find(keys: np.ndarray, out: np.ndarray, slots: np.ndarray, shift: np.uint64, unseen: int) -> None:
+    last = np.uint64(len(slots) - 1)
     for i in range(keys.size):
         key = keys[i]
         if key == MISSING_KEY:
             out[i] = 0
             continue
         at = (key * _SPREAD) >> shift
-        while slot_id[at] != 0 and slot_key[at] != key:
+        while slots[at, 1] != 0 and slots[at, 0] != key:
             at = (at + np.uint64(1)) & last
-        out[i] = slot_id[at] if slot_id[at] != 0 else unseen
+        out[i] = slots[at, 1] if slots[at, 1] != 0 else unseen

@@ -99,11 +99,13 @@ class SegmentWriter:
         self._label = np.empty(SEGMENT_ROWS, np.uint8)
         self._dense = np.empty((n_dense, SEGMENT_ROWS), np.float32)
         self._ids = np.empty((n_one_hot, SEGMENT_ROWS), np.int32)
+        self._interners = [Interner() for _ in range(n_one_hot + n_lists)]
         self._clear()
 
     def _clear(self) -> None:
         self._rows = 0
-        self._interners = [Interner() for _ in range(self.n_one_hot + self.n_lists)]
+        for interner in self._interners:
+            interner.clear()
         self._lengths: list[list[np.ndarray]] = [[] for _ in range(self.n_lists)]
         self._values: list[list[np.ndarray]] = [[] for _ in range(self.n_lists)]
         self._n_values = 0
