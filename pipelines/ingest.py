@@ -67,5 +67,5 @@ class ParseJob:
 
 def _bad_line_error(source: Path, bad: BadLine) -> UserError:
     return UserError(
-        bad.what, where=f"{source}:{bad.line}", fix="mend the line, or leave bad lines out: --on-bad-line skip"
+        bad.what, where=f"{source}:{bad.line}", fix="mend the line, or leave bad lines out with --on-bad-line skip"
     )

@@ -86,3 +86,6 @@ def _run_on_ray(jobs: Sequence[Job[Any]], workers: int, on_done: Callable[[int],
     finally:
         for left in running:
             ray.cancel(left)
+        # Nothing may write on after the folder's lock is gone.
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=60)

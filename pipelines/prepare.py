@@ -344,5 +344,5 @@ def _space(file: Path) -> int:
     """Bytes that the scratch and the parts of a file take at most, roughly."""
     with file.open("rb") as raw:
         start = raw.read(4)
-    growth = 6.0 if start[:2] == b"\x1f\x8b" or start == b"PAR1" else 1.4
+    growth = 4.0 if start[:2] == b"\x1f\x8b" or start == b"PAR1" else 1.4
     return int(file.stat().st_size * growth)

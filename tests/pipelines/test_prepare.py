@@ -233,6 +233,17 @@ def test_bad_lines_are_named_or_counted(tmp_path):
     assert "train.txt: 2 bad lines left out, first: line 18: 38 fields, expected 40; line 100: field 1 (label)" in text
 
 
+@pytest.mark.parametrize("kind", ["dense", "categorical", "lists"])
+def test_one_kind_of_column_alone(tmp_path, kind):
+    (tmp_path / "a.csv").write_text("y,a\n" + "1,2\n0,\n" * 10)
+    (tmp_path / "s.yaml").write_text(f"label: y\n{kind}: [a]\n")
+    options = PrepareOptions(schema=tmp_path / "s.yaml")
+    prepare([tmp_path / "a.csv"], format="csv", out=tmp_path / "out", options=options)
+    wanted = {"dense": [float(np.float32(np.log1p(2))), 0.0], "categorical": [2, 0], "lists": [[2], []]}[kind]
+    assert read_split(tmp_path / "out", "valid").column("a").to_pylist() == wanted
+    assert read_split(tmp_path / "out", "valid").column("label").to_pylist() == [1, 0]
+
+
 def test_an_empty_input(tmp_path):
     (tmp_path / "train.txt").write_text("")
     with pytest.raises(UserError, match="no rows in the input"):
