@@ -90,15 +90,19 @@ def prepare(
     """
     schema = load_schema(format, options.schema)
     _check(options)
+    if workers < 0:
+        raise UserError(f"workers is {workers}", fix="0 for this process, or the number of Ray tasks")
     files = find_files(sources, format, options.days)
     out = Path(out).expanduser().absolute()
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / ".lock", timeout=0)
     try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / ".lock", timeout=0)
         with lock, cluster(workers):
             return _Run(files, format, schema, out, options, workers, progress or (lambda *_: None)).run()
     except Timeout:
         raise UserError("another prepare writes to this folder", where=str(out), fix="wait for it") from None
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        raise UserError(str(error.strerror).lower(), where=str(error.filename)) from error
     except OSError as error:
         if error.errno not in _DISK_FULL:
             raise

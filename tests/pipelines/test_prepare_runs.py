@@ -145,6 +145,15 @@ def test_a_folder_with_other_files_is_left_alone(sources, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
+def test_out_that_cannot_be_a_folder(sources, tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(UserError, match=r"file(/out)?: (file exists|not a directory)"):
+            prepare(sources, format="criteo-1tb", out=out)
+    with pytest.raises(UserError, match="workers is -1"):
+        prepare(sources, format="criteo-1tb", out=tmp_path / "out", workers=-1)
+
+
 def test_progress(sources, tmp_path):
     calls = []
     prepare(sources, format="criteo-1tb", out=tmp_path / "out", progress=lambda *a: calls.append(a))
