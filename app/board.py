@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -23,6 +25,19 @@ class Board:
         self._lines: list[str] = []
         self._step, self._total = 0, 0
         self._metrics: Metrics = {}
+        self._final: Metrics = {}
+        self._fatal: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """A failure that no restart would mend; the first one stays."""
+        self._fatal = self._fatal or error
+
+    def finish(self, metrics: Metrics) -> None:
+        """The metrics that the run ended with."""
+        self._final = metrics
+
+    def outcome(self) -> tuple[Metrics, Exception | None]:
+        return self._final, self._fatal
 
     def say(self, text: str) -> None:
         self._lines.append(text)
@@ -31,13 +46,16 @@ class Board:
         self._step, self._total = step, total
         self._metrics |= metrics
 
-    def read(self, seen: int) -> tuple[list[str], int, int, Metrics]:
-        """Lines after the first `seen`, then step, total steps and the newest metrics."""
-        return self._lines[seen:], self._step, self._total, self._metrics
+    def read(self, seen: int) -> tuple[list[str], int, int, Metrics, bool]:
+        """Lines after the first `seen`, step, total steps, the newest metrics, and whether a rank failed for good."""
+        return self._lines[seen:], self._step, self._total, self._metrics, self._fatal is not None
 
 
 class BoardView:
-    """Shows a board in a background thread: a progress bar on a terminal, else a line every ten seconds."""
+    """Shows a board in a background thread: a progress bar on a terminal, else a line every ten seconds.
+
+    When a rank failed for good it interrupts the main thread, as Ctrl-C would, so that Ray makes no restarts.
+    """
 
     def __init__(self, board: Any, console: Console) -> None:
         self._board, self._console = board, console
@@ -66,16 +84,19 @@ class BoardView:
         self._bar.stop()
 
     def _run(self) -> None:
+        interrupted = False
         while True:
             last = self._stop.is_set()
             try:
-                lines, step, total, metrics = ray.get(self._board.read.remote(self._seen), timeout=5)
-                self._show(lines, step, total, metrics, last)
-            except Exception:  # the board is gone when the cluster is: there is nothing left to show
-                if last or not ray.is_initialized():
-                    return
+                lines, step, total, metrics, failed = ray.get(self._board.read.remote(self._seen), timeout=5)
+            except ray.exceptions.RayError:  # the board is gone with the cluster, or the cluster is busy
+                lines, step, total, metrics, failed = [], 0, 0, {}, False
+            self._show(lines, step, total, metrics, last)
             if last:
                 return
+            if failed and not interrupted:
+                interrupted = True
+                os.kill(os.getpid(), signal.SIGINT)
             self._stop.wait(POLL_S)
 
     def _show(self, lines: list[str], step: int, total: int, metrics: Metrics, last: bool) -> None:

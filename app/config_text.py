@@ -41,8 +41,8 @@ def annotated(config: BaseModel) -> str:
         for key, value in options.model_dump().items():
             meaning = type(options).model_fields[key].description or ""
             lines += [f"  # {line}" for line in meaning.splitlines()]
-            text = yaml.safe_dump({key: value}, default_flow_style=None, sort_keys=False, width=10_000)
-            lines += [f"  {line}" for line in text.splitlines()]
+            text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+            lines.append(f"  {key}: {text.splitlines()[0]}")  # a scalar's second line is `...`
         lines.append("")
     return "\n".join(lines)
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from app.tracking_store import RunHandle
+from app.tracking_store import RunHandle, module_environment
 
 POLL = 1.0  # seconds between looks at the driver
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class RunGuard:
@@ -31,14 +30,13 @@ class RunGuard:
     """
 
     def __init__(self, handle: RunHandle) -> None:
-        python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         with (Path(handle.folder) / "guard.log").open("a") as messages:
             self._starter = subprocess.Popen(
                 [sys.executable, "-m", "app.run_guard", str(os.getpid()), json.dumps(asdict(handle))],
                 stdin=subprocess.PIPE,
                 stdout=messages,
                 stderr=messages,
-                env={**os.environ, "PYTHONPATH": python_path},
+                env=module_environment(),
                 start_new_session=True,
             )
         self._starter.wait()  # from here on the guard is an orphan

@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.tracking_queue import RUN, MetricWriter, Sender, Unsent
+from app.tracking_queue import RUN, MetricWriter, Unsent
+from app.tracking_sender import SENT, Sender
 from app.tracking_store import (
     PARAMS_A_CALL,
     START_LIMIT,
@@ -163,7 +164,7 @@ def resend(folder: Path, uri: str = "") -> int:
     try:
         if not record["run_id"] or target != record["uri"]:
             record.update(uri=target, run_id=_create(target, record))
-            (folder / "metrics.sent").unlink(missing_ok=True)
+            (folder / SENT).unlink(missing_ok=True)
             _write_record(folder, record)
             _describe(target, record)
         sender = Sender(target, record["run_id"], folder)
@@ -281,3 +282,19 @@ if __name__ == "__main__":
         print(f"{resend(Path(sys.argv[1]), *sys.argv[2:3])} points sent")
     except (UserError, IndexError) as mistake:
         sys.exit(f"{mistake}\nusage: python -m app.tracking RUN_FOLDER [TRACKING_URI]")
+
+
+def reopen_run(folder: Path) -> RunHandle | None:
+    """The run that `open_run` made in `folder`, marked as running again; None if there is none."""
+    if not (folder / RUN).is_file():
+        return None
+    record = _read_record(folder)
+    record.pop("status", None)
+    _write_record(folder, record)
+    handle = RunHandle(record["uri"], record["run_id"], str(folder), record["started_ms"])
+    if handle.run_id:
+        try:
+            bounded(lambda: connect(handle.uri).update_run(handle.run_id, status="RUNNING"), START_LIMIT)
+        except Exception as error:  # the server is down for now: the metrics are sent when it is back
+            log.warning("MLflow run %s is not marked running: %s", handle.run_id, one_line(error))
+    return handle

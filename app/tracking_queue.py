@@ -1,7 +1,7 @@
 """Metrics from rank 0 to a local file and to MLflow, without ever holding up a training step.
 
-`metrics.jsonl` is the queue: one thread appends what `log` was given, another sends what lies behind the offset in
-`metrics.sent`. A dead server therefore costs neither memory nor points, and a later `resend` goes on at the offset.
+`metrics.jsonl` is the queue: a thread appends what `log` was given, a process of its own (`tracking_sender`) sends it.
+A dead server therefore costs neither memory nor points nor time, and `resend` goes on later where the sender stopped.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ import logging
 import math
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.tracking_store import POINTS_A_CALL, RunHandle, clean_name, connect, one_line, send
+from app.tracking_sender import METRICS, MetricFile
+from app.tracking_store import RunHandle, module_environment, one_line
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-METRICS, SENT, RUN = "metrics.jsonl", "metrics.sent", "run.json"
-PERIOD = 1.0  # seconds between sends
+RUN = "run.json"
 SYSTEM_PERIOD = 10.0  # seconds between samples of the machine
-READ_POINTS = 10 * POINTS_A_CALL
-LONGEST_BACK_OFF = 60.0
 log = logging.getLogger(__name__)
-
-Point = tuple[str, float, int, int]
 
 
 @dataclass(frozen=True)
@@ -50,97 +44,8 @@ class Unsent:
         )
 
 
-class MetricFile:
-    """Reads `metrics.jsonl` from the offset in `metrics.sent` on.
-
-    A line is `{"step": int, "time": ms, "metrics": {name: number, or "nan", "inf", "-inf"}}`.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path, self._sent = folder / METRICS, folder / SENT
-        state = json.loads(self._sent.read_text()) if self._sent.exists() else {"offset": 0, "diverged": False}
-        self.offset = int(state["offset"])
-        self.diverged = bool(state["diverged"])
-
-    def read(self, limit: int = READ_POINTS) -> tuple[list[Point], dict[str, str], int]:
-        """Finite points after the offset, tags that the others call for, and the offset behind them. At least one line
-        if there is one; then no further line once `limit` points are read."""
-        points: list[Point] = []
-        tags: dict[str, str] = {}
-        offset = self.offset
-        for line, end in self._lines(offset):
-            record = json.loads(line)
-            for name, value in record["metrics"].items():
-                if not isinstance(value, str):
-                    points.append((clean_name(name), float(value), record["time"], record["step"]))
-                elif not self.diverged:
-                    # MLflow stores Inf as the largest float and NaN as 0 (mlflow/mlflow#22826): a tag says it better.
-                    self.diverged = True
-                    tags = {"diverged": "true", "diverged_first": f"{name} = {value} at step {record['step']}"}
-            offset = end
-            if len(points) >= limit:
-                break
-        return points, tags, offset
-
-    def count(self) -> int:
-        """Finite points after the offset."""
-        return sum(
-            sum(not isinstance(v, str) for v in json.loads(line)["metrics"].values())
-            for line, _ in self._lines(self.offset)
-        )
-
-    def commit(self, offset: int) -> None:
-        """Everything before `offset` is in MLflow."""
-        self.offset = offset
-        part = self._sent.with_suffix(".part")
-        part.write_text(json.dumps({"offset": offset, "diverged": self.diverged}))
-        part.replace(self._sent)
-
-    def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return  # being written
-                offset += len(line)
-                yield line, offset
-
-
-class Sender:
-    """Sends the points of one folder in order, one attempt at a time."""
-
-    def __init__(self, uri: str, run_id: str, folder: Path) -> None:
-        self._uri, self._run_id, self.file = uri, run_id, MetricFile(folder)
-        self._client: MlflowClient | None = None
-        self._calls: deque[tuple[list[Point], dict[str, str]]] = deque()
-        self._offset = self.file.offset
-        self.sent = 0
-        """Points confirmed since this object was made."""
-
-    def step(self) -> bool:
-        """Makes one call if there is something to send; False if there was nothing. Raises what MLflow raises."""
-        if not self._calls:
-            points, tags, self._offset = self.file.read()
-            if self._offset == self.file.offset:
-                return False
-            self._calls.extend((points[i : i + POINTS_A_CALL], {}) for i in range(0, len(points), POINTS_A_CALL))
-            if tags:
-                self._calls.appendleft(([], tags))
-        if self._calls:
-            self._client = self._client or connect(self._uri)
-            points, tags = self._calls[0]
-            send(self._client, self._run_id, points, tags)
-            self._calls.popleft()
-            self.sent += len(points)
-        if not self._calls:
-            self.file.commit(self._offset)
-        return True
-
-
 class MetricWriter:
-    """Rank 0's metrics. `log` only puts into a queue; two daemon threads write and send.
+    """Rank 0's metrics. `log` only puts into a queue.
 
     Args:
         handle: the run; with an empty `run_id` metrics go to `metrics.jsonl` only.
@@ -155,11 +60,9 @@ class MetricWriter:
             (self._folder / RUN).write_text(json.dumps(asdict(handle)))
         _cut_torn_line(self._folder / METRICS)
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._closing, self._deadline = threading.Event(), math.inf
-        self._points = MetricFile(self._folder).count()
-        self._sender = Sender(handle.uri, handle.run_id, self._folder)
+        self._closing = threading.Event()
         self._local = self._start(self._write_loop)
-        self._remote = self._start(self._send_loop) if handle.run_id else None
+        self._sender = _start_sender(handle) if handle.run_id else None
         if system_metrics:
             self._start(self._system_loop)
 
@@ -173,15 +76,18 @@ class MetricWriter:
 
     def close(self, timeout: float = 20.0) -> Unsent:
         """Writes and sends what is left within `timeout` seconds, and tells what is not in MLflow."""
-        self._deadline = time.monotonic() + timeout
+        end = time.monotonic() + timeout
+        self._closing.set()
         self._queue.put(None)
         self._local.join(timeout)
-        self._closing.set()
-        if self._remote:
-            self._remote.join(max(0.0, self._deadline - time.monotonic()))
-        return Unsent(self._points - self._sender.sent, self._folder / METRICS)
+        if self._sender:
+            with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
+                self._sender.communicate(str(end - time.monotonic()).encode(), max(0.0, end - time.monotonic()))
+            self._sender.kill()
+            self._sender.wait()
+        return Unsent(MetricFile(self._folder).count(), self._folder / METRICS)
 
-    def _start(self, target: Any) -> threading.Thread:
+    def _start(self, target: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=target, daemon=True, name=f"thinwire{target.__name__}")
         thread.start()
         return thread
@@ -190,7 +96,6 @@ class MetricWriter:
         with (self._folder / METRICS).open("a") as file:
             record = self._queue.get()
             while record is not None:
-                self._points += sum(math.isfinite(v) for v in record["metrics"].values())
                 try:
                     file.write(json.dumps(_finite(record)) + "\n")
                     if self._queue.empty():
@@ -198,23 +103,6 @@ class MetricWriter:
                 except OSError as error:  # a full disk must not end the training
                     log.warning("a metric is lost: %s: %s", file.name, error)
                 record = self._queue.get()
-
-    def _send_loop(self) -> None:
-        back_off = PERIOD
-        while True:
-            last = self._closing.is_set()
-            try:
-                while self._sender.step() and time.monotonic() < self._deadline:
-                    back_off = PERIOD
-                if last:
-                    return
-                self._closing.wait(PERIOD)
-            except Exception as error:  # whatever MLflow raises, training goes on
-                log.warning("MLflow does not take metrics, kept in %s: %s", self._folder / METRICS, one_line(error))
-                if last:
-                    return
-                self._closing.wait(back_off)
-                back_off = min(2 * back_off, LONGEST_BACK_OFF)
 
     def _system_loop(self) -> None:
         try:
@@ -229,6 +117,11 @@ class MetricWriter:
                 self._closing.wait(SYSTEM_PERIOD)
         except Exception as error:  # some containers hide these counters
             log.warning("no system metrics: %s", one_line(error))
+
+
+def _start_sender(handle: RunHandle) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "app.tracking_sender", json.dumps(asdict(handle))]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=module_environment(), start_new_session=True)
 
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:

@@ -184,6 +184,12 @@ def bounded(call: Callable[[], T], limit: float) -> T:
     return results[0]
 
 
+def module_environment() -> dict[str, str]:
+    """The environment in which `python -m app...` finds this code from any folder."""
+    root = str(Path(__file__).resolve().parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+
+
 def clean_name(name: str) -> str:
     """`name` as MLflow accepts it. A changed name ends in a hash of the original, so two names never fall together."""
     clean = re.sub(r"[^\w/.\- ]", "_", name, flags=re.ASCII)

@@ -83,16 +83,15 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         with _closed_at_the_end(run) as final_tags:
             console.print(f"run      {folder}", highlight=False)
             console.print(f"track    {tracking.dashboard_command(run.uri)}", highlight=False)
-            fit = _fit(config, name, storage, dataset, device, run, console)
-            metrics = {key: float(value) for key, value in (fit.metrics or {}).items()}
+            checkpoint, metrics = _fit(config, name, storage, dataset, device, run, console)
             final_tags.update(_final_tags(metrics, dataset))
-            export = _export(config, fit.checkpoint, run, dataset) if config.run.export else None
+            export = _export(config, checkpoint, run, dataset) if config.run.export else None
     finally:
         ray.shutdown()
     planted = dataset.manifest.planted
     return TrainResult(
         folder=folder,
-        checkpoint=fit.checkpoint.path,
+        checkpoint=checkpoint.path,
         export=str(export) if export else None,
         metrics=metrics,
         mlflow_run_id=run.run_id,
@@ -111,8 +110,8 @@ def _fit(
     device: str,
     run: tracking.RunHandle,
     console: Console,
-) -> ray.train.Result:
-    """Run the workers to the end."""
+) -> tuple[ray.train.Checkpoint, Metrics]:
+    """Run the workers to the end; the last checkpoint and the metrics of that step."""
     board = ray.remote(num_cpus=0)(Board).remote()
     settings = WorkerSettings(
         job=Job(str(dataset.path), config.data, config.model, config.optim, config.sharding, config.train),
@@ -141,21 +140,16 @@ def _fit(
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.train.keep_checkpoints),
         ),
     )
-    with BoardView(board, console), _stop_signals():
-        try:
-            return trainer.fit()
-        except ray.train.WorkerGroupError as error:
-            raise _first_cause(error) from error
-
-
-def _first_cause(error: ray.train.WorkerGroupError) -> Exception:
-    """The mistake or the divergence behind a failed group; else the error as it is."""
-    for cause in error.worker_failures.values():
-        # Ray wraps what a worker raised in a class that derives from both.
-        original = getattr(cause, "cause", cause)
-        if isinstance(original, UserError | DivergedError):
-            return original
-    return error
+    try:
+        with BoardView(board, console), _stop_signals():
+            checkpoint = trainer.fit().checkpoint
+    except (KeyboardInterrupt, ray.train.TrainingFailedError):
+        _, fatal = ray.get(board.outcome.remote())
+        if fatal is not None:
+            raise fatal from None
+        raise
+    metrics, _ = ray.get(board.outcome.remote())
+    return checkpoint, metrics
 
 
 @contextmanager

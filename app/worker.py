@@ -15,7 +15,8 @@ import torch
 
 from app.storage import upload
 from app.tracking import MetricWriter, RunHandle
-from pipelines.job import Job, Metrics
+from pipelines.errors import UserError
+from pipelines.job import DivergedError, Job, Metrics
 from pipelines.train import train
 
 
@@ -41,9 +42,14 @@ def work(settings: WorkerSettings) -> None:
         torch.cuda.set_device(device)
     hooks = RayHooks(settings)
     try:
-        train(settings.job, hooks, device)
+        metrics = train(settings.job, hooks, device)
+    except (UserError, DivergedError) as error:
+        # A restart would fail in the same way; the driver ends the run when it sees this.
+        ray.get(settings.board.fail.remote(error))
+        raise
     finally:
         hooks.close()
+    hooks.finish(metrics)
 
 
 class RayHooks:
@@ -84,6 +90,10 @@ class RayHooks:
             return
         with checkpoint.as_directory() as folder:
             yield Path(folder)
+
+    def finish(self, metrics: Metrics) -> None:
+        if self._first:
+            ray.get(self._settings.board.finish.remote(metrics))
 
     def close(self) -> None:
         if self._writer is not None:

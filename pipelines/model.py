@@ -17,6 +17,8 @@ from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.options import ModelOptions
 
+TABLE_MARK = ".embedding_bags."
+"""Stands in the name of each parameter that is a table, and in no other."""
 _POOLING = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
 # Rows drawn from one random stream, so that a shard draws only the blocks that it holds a part of.
 _INIT_BLOCK = 65_536
@@ -134,9 +136,9 @@ def init_tables(model: DistributedModelParallel, seed: int) -> None:
     sharding plan start from the same weights.
     """
     for key, value in model.state_dict().items():
-        if ".embedding_bags." not in key:
+        if TABLE_MARK not in key:
             continue
-        table = key.split(".embedding_bags.")[1].removesuffix(".weight")
+        table = key.split(TABLE_MARK)[1].removesuffix(".weight")
         if isinstance(value, ShardedTensor):
             rows = value.size(0)
             for shard in value.local_shards():

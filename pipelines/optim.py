@@ -9,6 +9,7 @@ import torch
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
+from pipelines.model import TABLE_MARK
 from pipelines.options import OptimOptions
 
 _DENSE: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -26,8 +27,7 @@ def build_optimizer(model: DistributedModelParallel, options: OptimOptions) -> C
     def make(parameters: list[Any]) -> torch.optim.Optimizer:
         return _DENSE[options.dense](parameters, lr=options.dense_lr, **extra)
 
-    tables = set(model.fused_optimizer.params)
-    dense = {name: p for name, p in model.named_parameters() if name not in tables}
+    dense = {name: p for name, p in model.named_parameters() if TABLE_MARK not in name}
     return CombinedOptimizer([("dense", KeyedOptimizerWrapper(dense, make)), ("tables", model.fused_optimizer)])
 
 

@@ -69,7 +69,7 @@ class ModelOptions(Options):
 
 class OptimOptions(Options):
     sparse: Literal["rowwise_adagrad", "sgd", "adam"] = "rowwise_adagrad"
-    """Optimiser of the tables, fused into the backward pass."""
+    """Optimiser of the tables, fused into the backward pass. FBGEMM has Adam on GPUs only."""
     sparse_lr: Rate = 0.05
     """Learning rate of the tables."""
     dense: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"

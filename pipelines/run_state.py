@@ -89,7 +89,7 @@ class RunState:
     def _build_model(self) -> None:
         job, device = self.job, self.device
         model = build_model(job.model, self.dataset, seed=job.train.seed, device=device)
-        table_sharders = sharders(job.optim)
+        table_sharders = sharders(job.optim, device)
         plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=job.train.batch_size)
         self._plan_text = describe_plan(plan, model)
         self.model = shard_model(model, plan, table_sharders, device)

@@ -15,7 +15,6 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.sharding_plan import (
     column_wise,
-    construct_module_sharding_plan,
     row_wise,
     table_row_wise,
     table_wise,
@@ -37,12 +36,19 @@ _FUSED = {
 }
 
 
-def sharders(optim: OptimOptions) -> list[ModuleSharder[nn.Module]]:
+def sharders(optim: OptimOptions, device: torch.device) -> list[ModuleSharder[nn.Module]]:
     """Sharders whose table kernels apply the optimiser inside the backward pass.
 
     TorchRec divides the gradients that come back by the number of ranks, so a table sees the gradient of the loss
     averaged over the global batch, like the MLPs under DDP.
+
+    Raises:
+        UserError: FBGEMM has no kernel of this optimiser for the device.
     """
+    if optim.sparse == "adam" and device.type == "cpu":
+        raise UserError(
+            "FBGEMM has no fused Adam for tables on CPU", where="optim.sparse", fix="use rowwise_adagrad or sgd"
+        )
     fused: dict[str, Any] = {"optimizer": _FUSED[optim.sparse], "learning_rate": optim.sparse_lr}
     if optim.sparse != "sgd":
         fused["eps"] = optim.eps
@@ -75,15 +81,11 @@ def make_plan(
     if rest:
         tables.update(_planned(model, path, rest, options, table_sharders, device, batch_size))
     if stated:
-        module_plan = construct_module_sharding_plan(
-            ebc,
-            cast(Any, stated),
-            sharder=cast(Any, table_sharders[0]),
-            local_size=min(world_size, torch.cuda.device_count()) if device.type == "cuda" else world_size,
-            world_size=world_size,
-            device_type=device.type,
-        )
-        tables.update(module_plan)
+        sharder = table_sharders[0]
+        parameters = sharder.shardable_parameters(ebc)
+        local_size = min(world_size, torch.cuda.device_count()) if device.type == "cuda" else world_size
+        for table, place in stated.items():
+            tables[table] = place(parameters[table], local_size, world_size, device.type, sharder)
     plan = ShardingPlan({path: EmbeddingModuleShardingPlan({name: tables[name] for name in names})})
     check_plan(plan, names)
     return plan

@@ -37,7 +37,7 @@ def train(job: Job, hooks: Hooks, device: torch.device) -> Metrics:
                 if segment.save:
                     hooks.save(run.position.step, metrics, run.save)
         run.position = run.position.next_epoch()
-    return metrics or evaluate(run)
+    return (metrics or evaluate(run)) | {"step": run.position.step}
 
 
 def run_steps(run: RunState, batches: Iterator[Batch]) -> Metrics:

@@ -1,0 +1,209 @@
+"""The loop on real ranks: exact resume, any number of ranks, the gradient rule, export."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+
+from app.config import load_config
+from benchmarks.torchrun_train import FolderHooks
+from pipelines import score
+from pipelines.dataset import Dataset
+from pipelines.errors import UserError
+from pipelines.export import export_checkpoint
+from pipelines.job import DivergedError, Job
+from pipelines.options import ModelOptions
+from pipelines.train import train
+from tests.ranks import run_ranks
+
+SMALL = [
+    "train.batch_size=128",
+    "train.log_every=5",
+    "model.embedding_dim=8",
+    "model.dense_layers=[16]",
+    "model.over_layers=[16]",
+]
+
+
+def run_all(data: str, runs: list[tuple[str, list[str]]]) -> list[dict[str, float] | str]:
+    """Train one run after the other on this rank; the metrics of each, or the message of an expected error."""
+    ends: list[dict[str, float] | str] = []
+    for out, assignments in runs:
+        config = load_config(assignments=[*SMALL, *assignments])
+        job = Job(data, config.data, config.model, config.optim, config.sharding, config.train)
+        try:
+            ends.append(train(job, FolderHooks(Path(out)), torch.device("cpu")))
+        except (UserError, DivergedError) as error:
+            ends.append(str(error))
+    return ends
+
+
+def run_on(world_size: int, dataset: Dataset, *runs: tuple[Path, list[str]]) -> list[dict[str, float] | str]:
+    """`run_all` on real ranks; what rank 0 says."""
+    return run_ranks(run_all, world_size, str(dataset.path), [(str(out), options) for out, options in runs])[0]
+
+
+def digest(run_folder: Path, work: Path, dataset: Dataset, model: ModelOptions | None = None) -> str:
+    """Digest of all weights of the newest checkpoint, read as one process."""
+    newest = run_folder / (run_folder / "newest").read_text()
+    out = export_checkpoint(newest, work, model or load_config(assignments=SMALL).model, dataset)
+    state = torch.load(out / "model.pt", weights_only=True)["state_dict"]
+    return hashlib.sha256(b"".join(state[k].numpy().tobytes() for k in sorted(state))).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_resumed_run_ends_with_the_same_bits(small_dataset: Dataset, tmp_path: Path, world_size: int) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    batch = f"train.batch_size={256 // world_size}"
+    options = [batch, "train.epochs=3", "optim.warmup_steps=10", "train.checkpoint_every=13"]
+    # 21 steps an epoch: stops inside epoch 1, at the very end of epoch 1, and inside epoch 3.
+    stops = [(parts, [*options, f"train.max_steps={stop}"]) for stop in (13, 21, 50)]
+    uninterrupted, *_, resumed = run_on(world_size, small_dataset, (whole, options), *stops, (parts, options))
+    assert resumed["step"] == uninterrupted["step"] == 63
+    assert resumed["eval/auc"] == uninterrupted["eval/auc"]
+    assert digest(parts, tmp_path / "a", small_dataset) == digest(whole, tmp_path / "b", small_dataset)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_two_ranks_loads_on_one_and_four(small_dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    [saved] = run_on(2, small_dataset, (out, []))
+    for world_size in (1, 4):
+        batch = f"train.batch_size={256 // world_size}"
+        copy = tmp_path / f"on-{world_size}"
+        shutil.copytree(out, copy)
+        loaded, further = run_on(world_size, small_dataset, (copy, [batch]), (copy, [batch, "train.epochs=2"]))
+        assert loaded["step"] == saved["step"]
+        assert loaded["eval/log_loss"] == pytest.approx(saved["eval/log_loss"], rel=1e-6)
+        # and it trains on from there, one epoch more
+        assert further["step"] == 2 * saved["step"]
+        assert further["eval/log_loss"] != saved["eval/log_loss"]
+
+
+@pytest.mark.slow
+def test_the_number_of_ranks_changes_only_the_rounding(small_dataset: Dataset, tmp_path: Path) -> None:
+    """Gradients are those of the loss averaged over the global batch, for tables and MLPs alike."""
+    states = {}
+    for world_size in (1, 2, 4):
+        out = tmp_path / str(world_size)
+        options = [f"train.batch_size={512 // world_size}", "train.max_steps=3", "optim.sparse=sgd", "optim.dense=sgd"]
+        run_on(world_size, small_dataset, (out, [*options, "optim.sparse_lr=1.0", "optim.dense_lr=0.1"]))
+        digest(out, out / "export", small_dataset)
+        states[world_size] = torch.load(out / "export" / "model.pt", weights_only=True)["state_dict"]
+    for name, value in states[1].items():
+        for world_size in (2, 4):
+            torch.testing.assert_close(states[world_size][name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "sparse"), [("dlrm", "rowwise_adagrad"), ("dcn", "sgd"), ("projection", "sgd")])
+def test_the_export_scores_in_plain_torch_as_the_run_did(
+    small_dataset: Dataset, tmp_path: Path, arch: str, sparse: str
+) -> None:
+    options = [
+        f"model.arch={arch}",
+        f"optim.sparse={sparse}",
+        "model.table_dims={C1: 4, C3: 12}",
+        "optim.dense=adagrad",
+    ]
+    [metrics] = run_on(2, small_dataset, (tmp_path / "run", options))
+    model = load_config(assignments=[*SMALL, *options]).model
+    digest(tmp_path / "run", tmp_path / "export", small_dataset, model)
+
+    labels, dense, ids = columns(small_dataset)
+    scorer = score.load(tmp_path / "export" / "model.pt")
+    scores = score.predict(scorer, dense, ids)
+    assert scores.dtype == np.float32 and scores.shape == labels.shape
+    assert roc_auc_score(labels, scores) == pytest.approx(metrics["eval/auc"], abs=1e-6)
+    assert log_loss(labels, scores.astype(np.float64)) == pytest.approx(metrics["eval/log_loss"], abs=1e-6)
+    assert metrics["eval/rows"] == labels.size
+    with pytest.raises(ValueError, match="table C1 has"):
+        score.predict(scorer, dense[:1], {name: [[99_999]] for name in ids})
+    with pytest.raises(ValueError, match="no ids for table C1"):
+        score.predict(scorer, dense[:1], {})
+
+
+def columns(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, dict]:
+    """Labels, dense features and ids of the valid split."""
+    table = pa.concat_tables([pq.read_table(dataset.path / p.path) for p in dataset.split("valid").parts])
+    dense = np.stack([table[d.name].to_numpy() for d in dataset.manifest.dense], axis=1)
+    ids = {
+        t.name: table[t.name].to_pylist() if t.multi_hot else table[t.name].to_numpy() for t in dataset.manifest.tables
+    }
+    return table["label"].to_numpy(), dense, ids
+
+
+def test_the_exported_code_needs_torch_and_numpy_alone() -> None:
+    lines = Path(score.__file__).read_text().splitlines()
+    imports = {line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))}
+    assert imports <= {"__future__", "collections", "itertools", "pathlib", "typing", "numpy", "torch"}
+
+
+def test_a_loss_that_is_not_finite_ends_all_ranks_at_one_step(small_dataset: Dataset, tmp_path: Path) -> None:
+    data, runs = str(small_dataset.path), [(str(tmp_path), ["optim.sparse_lr=1e30"])]
+    ends = run_ranks(run_all, 2, data, runs)
+    assert ends[0] == ends[1] and "step 5" in ends[0][0]
+
+
+def test_mistakes_of_the_user_are_named(small_dataset: Dataset, tmp_path: Path) -> None:
+    rows = small_dataset.table_rows["C6"]
+    cases = {
+        "train.batch_size=100000": "fewer than one global batch",
+        "model.table_rows.C6=10": f"table 'C6' would have 10 rows, but the data set holds {rows} ids",
+        "model.table_dims.X=4": "no table 'X'",
+        "sharding.tables.X={type: table_wise, ranks: [0]}": "no table 'X'",
+        "sharding.tables.C1={type: table_wise, ranks: [7]}": "for 1 workers",
+        "sharding.tables.C1={type: row_wise}": "no row_wise sharding",
+        "sharding.device_memory_gb=1e-9": "the tables do not fit",
+        "optim.sparse=adam": "no fused Adam",
+        "data.valid_split=test": "no split 'test'",
+    }
+    ends = run_on(1, small_dataset, *((tmp_path / "x", [assignment]) for assignment in cases))
+    for (assignment, expected), end in zip(cases.items(), ends, strict=True):
+        assert isinstance(end, str) and expected in end, assignment
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_or_data_set_is_refused(small_dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    cases = {
+        "model.embedding_dim=4": "table 'C1' is",
+        "model.arch=dcn": "has arch dlrm, this run dcn",
+        "optim.sparse=sgd": "has sparse_optimizer",
+        "train.seed=1": "has seed 0, this run 1",
+    }
+    _, *ends = run_on(1, small_dataset, (out, ["train.max_steps=2"]), *((out, [case]) for case in cases))
+    for (assignment, expected), end in zip(cases.items(), ends, strict=True):
+        assert isinstance(end, str) and expected in end, assignment
+    other = tmp_path / "other"
+    shutil.copytree(small_dataset.path, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["split_rule"] = "another"
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    [end] = run_on(1, Dataset(other), (out, []))
+    assert "was made from another data set" in end
+
+
+@pytest.mark.slow
+def test_stated_placement_is_kept_and_printed(small_dataset: Dataset, tmp_path: Path, capfd) -> None:
+    options = [
+        "sharding.tables.C1={type: table_wise, ranks: [1]}",
+        "sharding.tables.C2={type: column_wise, ranks: [0, 1]}",
+        "train.max_steps=2",
+    ]
+    run_on(2, small_dataset, (tmp_path, options))
+    lines = capfd.readouterr().out.splitlines()
+    plan = {line.split()[0]: line for line in lines if line.startswith("C")}
+    assert sorted(plan) == ["C1", "C2", "C3", "C4", "C5", "C6"]
+    assert plan["C1"].split()[-1] == "1" and "table_wise" in plan["C1"]
+    assert plan["C2"].split()[-1] == "0,1" and "column_wise" in plan["C2"]
