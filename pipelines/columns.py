@@ -10,7 +10,8 @@ from numba import njit
 from pipelines.errors import UserError
 from pipelines.keys import MISSING_KEY, dense_value, key_of, number_of
 from pipelines.layout import DENSE, ITEM, KEY, LABEL, LIST, MASK, Fields, Layout
-from pipelines.parse import MAX_BAD, BadLine, Block, is_sentinel, join_ranges, split_list
+from pipelines.parse import MAX_BAD, BadLine, Block
+from pipelines.tokens import is_sentinel, join_ranges, split_list
 
 
 def to_block(arrays: list[pa.Array | None], layout: Layout, n: int, first_row: int) -> tuple[Block, list[BadLine], int]:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pipelines.keys import LOG_TABLE, MISSING_KEY, dense_value, hash_bytes, key_of, number_of
+from pipelines.keys import LOG_TABLE, MISSING_KEY, dense_value, key_of, number_of
 from pipelines.layout import DENSE, ITEM, KEY, LABEL, LIST, MASK, SKIP, Fields, Layout
 from pipelines.swar import HEX_PAIRS, NO_HEX, digits8, end_in_word, load8, pattern
+from pipelines.tokens import NEWLINE, field_bounds, is_sentinel, join_ranges, split_list
 
 PADDING = 16
 """Bytes that must follow the text in a buffer given to `parse_lines`."""
@@ -23,7 +24,6 @@ BAD_COUNT, BAD_NUMBER, BAD_LABEL = 1, 2, 3
 MAX_BAD = 16
 """Bad lines kept for the report, per block."""
 
-_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 _SKIP, _HEX, _NUMBER, _DIGIT = 1, 2, 3, 4
 _LOW16 = np.uint64(0xFFFF)
 
@@ -63,7 +63,7 @@ def parse_lines(buf: np.ndarray, size: int, layout: Layout, first_line: int) -> 
     Returns:
         The rows, the number of lines, the first bad lines and the number of all bad lines.
     """
-    n = int(np.count_nonzero(buf[:size] == _NEWLINE))
+    n = int(np.count_nonzero(buf[:size] == NEWLINE))
     label = np.zeros(n, np.uint8)
     dense = np.empty((layout.n_dense, n), np.float32)
     keys = np.empty((layout.n_one_hot, n), np.uint64)
@@ -85,79 +85,6 @@ def _bad_line(bad: np.ndarray, buf: np.ndarray, layout: Layout, first_line: int)
     text = buf[start : min(end, start + 40)].tobytes().decode(errors="replace")
     wanted = "0 or 1" if code == BAD_LABEL else "a number"
     return BadLine(first_line + line, f"field {field + 1} ({layout.names[field]}) is {text!r}, not {wanted}")
-
-
-@njit(cache=True, nogil=True)
-def is_sentinel(buf: np.ndarray, start: int, end: int, sentinels: np.ndarray) -> bool:
-    """Whether the value buf[start:end] is one of those that mean missing, given by their text hashes."""
-    if sentinels.size == 0:
-        return False
-    h = hash_bytes(buf, start, end)
-    for s in sentinels:  # noqa: SIM110  (numba)
-        if s == h:
-            return True
-    return False
-
-
-@njit(cache=True, nogil=True)
-def split_list(
-    buf: np.ndarray,
-    start: int,
-    end: int,
-    separator: int,
-    is_hex: bool,
-    sentinels: np.ndarray,
-    out: np.ndarray,
-    used: int,
-) -> int:
-    """Appends the keys of a separated list to `out` from `used` on, missing elements left out; the new `used`."""
-    s = start
-    while s <= end:
-        e = s
-        while e < end and buf[e] != separator:
-            e += 1
-        if e > s and not is_sentinel(buf, s, e, sentinels):
-            out[used] = key_of(buf, s, e, is_hex)
-            used += 1
-        s = e + 1
-    return used
-
-
-@njit(cache=True, nogil=True)
-def _quoted(buf: np.ndarray, start: int, separator: int) -> tuple[int, int]:
-    """(end of the content, end of the field) of the quoted field at buf[start], (-1, -1) if it is never closed.
-
-    The content is moved so that it starts at start + 1 and has single quotes for doubled ones.
-    """
-    i = start + 1
-    doubled = False
-    while True:
-        c = buf[i]
-        if c == _NEWLINE:
-            return -1, -1
-        if c == _QUOTE:
-            after = buf[i + 1]
-            if after == _QUOTE:
-                doubled = True
-                i += 2
-                continue
-            if after in (separator, _NEWLINE):
-                end = i + 1
-                break
-            if after == _RETURN and buf[i + 2] == _NEWLINE:
-                end = i + 2
-                break
-            return -1, -1
-        i += 1
-    if not doubled:
-        return i, end
-    to = start + 1
-    at = start + 1
-    while at < i:
-        buf[to] = buf[at]
-        at += 2 if buf[at] == _QUOTE else 1
-        to += 1
-    return to, end
 
 
 @njit(cache=True, nogil=True)
@@ -200,7 +127,7 @@ def _parse(
             # No branches on what is hard to predict (a gap, a sign, a length), and the place of the next field
             # (8 digits or none further on) hangs on one byte: processors run ahead of the rest.
             if cut == _HEX:
-                present = np.int64(buf[pos] != separator) & np.int64(buf[pos] != _NEWLINE)
+                present = np.int64(buf[pos] != separator) & np.int64(buf[pos] != NEWLINE)
                 word = load8(buf, pos)
                 a = np.uint64(hex_pairs[word & _LOW16])
                 b = np.uint64(hex_pairs[(word >> np.uint64(16)) & _LOW16])
@@ -223,8 +150,8 @@ def _parse(
             elif cut == _DIGIT and (buf[pos] | 1) == 49:
                 label[row] = buf[pos] - 48
                 e = pos + 1
-            if e < 0 or not (buf[e] == separator or buf[e] == _NEWLINE):
-                s, end, e = _bounds(buf, pos, fields.quotes, separator)
+            if e < 0 or not (buf[e] == separator or buf[e] == NEWLINE):
+                s, end, e = field_bounds(buf, pos, fields.quotes, separator)
                 if cut != _SKIP:
                     problem = _store(buf, s, end, fields, f, row, label, dense, keys, values, used, item_key, mask)
                     if problem != 0 and code == 0:
@@ -232,7 +159,7 @@ def _parse(
                         _note(bad, n_bad, line, code, f, s, end)
             f += 1
             pos = e + 1
-            if buf[e] == _NEWLINE:
+            if buf[e] == NEWLINE:
                 break
         if f != n:
             code = BAD_COUNT
@@ -266,21 +193,6 @@ def _short_cuts(fields: Fields) -> np.ndarray:
         elif fields.kind[f] == LABEL:
             out[f] = _DIGIT
     return out
-
-
-@njit(cache=True, nogil=True)
-def _bounds(buf: np.ndarray, pos: int, quotes: bool, separator: int) -> tuple[int, int, int]:
-    """(start and end of the content, end of the field) of the field at buf[pos]."""
-    if quotes and buf[pos] == _QUOTE:
-        end, e = _quoted(buf, pos, separator)
-        if end >= 0:
-            return pos + 1, end, e
-    e = pos
-    while buf[e] != separator and buf[e] != _NEWLINE:
-        e += 1
-    if buf[e] == _NEWLINE and e > pos and buf[e - 1] == _RETURN:
-        return pos, e - 1, e
-    return pos, e, e
 
 
 @njit(cache=True, nogil=True)
@@ -339,16 +251,3 @@ def _store(
     if kind == LIST:
         used[target] = split_list(buf, s, e, fields.list_separator[f], is_hex, sentinels, values[target], used[target])
     return 0
-
-
-@njit(cache=True, nogil=True)
-def join_ranges(
-    fields: Fields, r: int, item_key: np.ndarray, mask: np.ndarray, values: np.ndarray, used: np.ndarray
-) -> None:
-    """Appends spread list r of one row to its column, without masked and missing elements."""
-    to = fields.range_list[r]
-    for i in range(fields.range_start[r], fields.range_start[r + 1]):
-        masked = fields.item_mask[i] >= 0 and not mask[fields.item_mask[i]]
-        if not masked and item_key[i] != MISSING_KEY:
-            values[to, used[to]] = item_key[i]
-            used[to] += 1

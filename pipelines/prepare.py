@@ -18,8 +18,9 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from pipelines.dataset import MANIFEST, Dataset, DenseInfo, Manifest, PartInfo, SplitInfo, TableInfo, part_schema
-from pipelines.encode import Encoded, EncodeJob, SplitStats
+from pipelines.assemble import columns_alone, complete
+from pipelines.dataset import MANIFEST, Dataset, Manifest, part_schema
+from pipelines.encode import Encoded, EncodeJob
 from pipelines.errors import UserError
 from pipelines.files import write_bytes
 from pipelines.formats import Schema, load_schema
@@ -138,6 +139,8 @@ class _Run:
         self.scratch = out / _SCRATCH
         self.like = None if options.like is None else Dataset(options.like)
         self.names = tuple(c.name for c in schema.tables)
+        min_count = options.min_count if self.like is None else self.like.manifest.min_count
+        self._columns = columns_alone(schema, format, min_count)
 
     def run(self) -> Manifest:
         if self.like is not None:
@@ -151,7 +154,8 @@ class _Run:
         ranked = self._rank(segments, split)
         jobs = self._encode_jobs(parsed, split)
         encoded = self._encode(jobs)
-        manifest = self._manifest(jobs, encoded, ranked, split)
+        parts = [(source, job.path, result) for (source, job), result in zip(jobs, encoded, strict=True)]
+        manifest = complete(self._columns, ranked, parts, split)
         by_split = {name: [e.splits[name].lookups for e in encoded] for name in split.names}
         lookups = {name: [sum(n) for n in zip(*parts, strict=True)] for name, parts in by_split.items()}
         text = summary(manifest, [r.distinct for r in ranked], lookups, self._bad(parsed))
@@ -262,7 +266,7 @@ class _Run:
 
     def _encode_jobs(self, parsed: list[Parsed], split: Split) -> list[tuple[str, EncodeJob]]:
         """(source, job) of every part."""
-        schema = part_schema(self._columns())
+        schema = part_schema(self._columns)
         starts = [0] * len(self.names)
         row = 0
         jobs: list[tuple[str, EncodeJob]] = []
@@ -289,51 +293,6 @@ class _Run:
             self.progress("encode", done, total)
 
         return run_jobs([job for _, job in jobs], self.workers, on_done)
-
-    def _columns(self) -> Manifest:
-        """A manifest of the columns alone."""
-        schema = self.schema
-        multi_hot = {c.name for c in schema.multi_hot}
-        return Manifest(
-            label=str(schema.label),
-            dense=[DenseInfo(name=c.name) for c in schema.dense_columns],
-            tables=[TableInfo(name=n, rows=0, multi_hot=n in multi_hot) for n in self.names],
-            splits={},
-            min_count=self.options.min_count if self.like is None else self.like.manifest.min_count,
-            source_format=self.format,
-        )
-
-    def _manifest(
-        self, jobs: list[tuple[str, EncodeJob]], encoded: list[Encoded], ranked: list[Ranked], split: Split
-    ) -> Manifest:
-        splits: dict[str, SplitInfo] = {}
-        stats: dict[str, list[SplitStats]] = {}
-        for name in split.names:
-            of_split = [(source, job, e.splits[name]) for (source, job), e in zip(jobs, encoded, strict=True)]
-            stats[name] = [s for _, _, s in of_split]
-            splits[name] = SplitInfo(
-                rows=sum(s.rows for s in stats[name]),
-                positives=sum(s.positives for s in stats[name]),
-                parts=[PartInfo(path=j.path(name), rows=s.rows, source=f) for f, j, s in of_split if s.rows],
-            )
-        first = stats[split.names[0]]
-        columns = self._columns()
-        dense = [
-            d.model_copy(update={"missing": sum(s.dense_missing[i] for s in first)})
-            for i, d in enumerate(columns.dense)
-        ]
-        tables = [
-            t.model_copy(
-                update={
-                    "rows": ranked[i].rows,
-                    "missing": sum(s.missing[i] for s in first),
-                    "unknown": {name: sum(s.unknown[i] for s in stats[name]) for name in split.names},
-                    "top1_share": ranked[i].top1_share,
-                }
-            )
-            for i, t in enumerate(columns.tables)
-        ]
-        return columns.model_copy(update={"dense": dense, "tables": tables, "splits": splits, "split_rule": split.rule})
 
     def _bad(self, parsed: list[Parsed]) -> list[str]:
         """Lines about the bad lines that were left out."""
