@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from pipelines.errors import UserError
+from pipelines.kernel import kernel
 from pipelines.keys import MISSING_KEY, dense_value, key_of, number_of
 from pipelines.layout import DENSE, ITEM, KEY, LABEL, LIST, MASK, Fields, Layout
 from pipelines.parse import MAX_BAD, BadLine, Block
@@ -139,14 +139,14 @@ def _without(block: Block, rows: np.ndarray) -> Block:
     return Block(block.label[keep], block.dense[:, keep], block.keys[:, keep], block.lengths[:, keep], values)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _key_kernel(offsets: np.ndarray, data: np.ndarray, is_hex: bool, sentinels: np.ndarray, out: np.ndarray) -> None:
     for i in range(out.size):
         s, e = offsets[i], offsets[i + 1]
         out[i] = MISSING_KEY if is_sentinel(data, s, e, sentinels) else key_of(data, s, e, is_hex)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number_kernel(
     offsets: np.ndarray, data: np.ndarray, sentinels: np.ndarray, values: np.ndarray, wrong: np.ndarray
 ) -> None:
@@ -159,13 +159,13 @@ def _number_kernel(
             wrong[i] = not ok
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _transform(values: np.ndarray, out: np.ndarray) -> None:
     for i in range(values.size):
         out[i] = dense_value(values[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _list_kernel(
     offsets: np.ndarray,
     data: np.ndarray,
@@ -183,7 +183,7 @@ def _list_kernel(
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _range_kernel(
     fields: Fields,
     r: int,

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 from pydantic import BaseModel
 
 from pipelines.dataset import MISSING_ID, ROW_GROUP, UNKNOWN_ID
 from pipelines.files import finished, leave, replacing
+from pipelines.kernel import kernel
 from pipelines.ranking import map_file, take_lists
 from pipelines.segments import SegmentFile, SegmentInfo
 from pipelines.splits import Rows, Split
@@ -154,7 +154,7 @@ class _PartWriter:
         self.writer.close()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _zero_missing(values: np.ndarray) -> int:
     """Replaces NaN by 0 in place; how many there were."""
     missing = 0
@@ -165,7 +165,7 @@ def _zero_missing(values: np.ndarray) -> int:
     return missing
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _translate(ids: np.ndarray, ids_of: np.ndarray) -> tuple[int, int]:
     """Local ids to ids, in place; (missing, unknown) lookups."""
     missing = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from pipelines.kernel import kernel
 from pipelines.keys import MISSING_KEY
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -51,7 +51,7 @@ class Interner:
         _refill(self.keys, self._slots, self._shift)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _refill(keys: np.ndarray, slots: np.ndarray, shift: np.uint64) -> None:
     last = np.uint64(len(slots) - 1)
     for i in range(keys.size):
@@ -62,7 +62,7 @@ def _refill(keys: np.ndarray, slots: np.ndarray, shift: np.uint64) -> None:
         slots[at, 1] = i + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add(
     keys: np.ndarray, out: np.ndarray, start: int, known: np.ndarray, slots: np.ndarray, shift: np.uint64, size: int
 ) -> tuple[int, int]:
@@ -87,7 +87,7 @@ def _add(
     return size, keys.size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find(keys: np.ndarray, out: np.ndarray, slots: np.ndarray, shift: np.uint64, unseen: int) -> None:
     last = np.uint64(len(slots) - 1)
     for i in range(keys.size):

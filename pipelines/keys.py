@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from pipelines.kernel import kernel
 
 MISSING_KEY = np.uint64(1 << 40)
 _TOP_BIT = np.uint64(1 << 63)
@@ -32,7 +33,7 @@ HEX_DIGIT = _HEX_DIGIT
 """Value of a hex digit by its byte; 0xF0 for any other byte."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_bytes(buf: np.ndarray, start: int, end: int) -> np.uint64:
     """MurmurHash64A of buf[start:end] (uint8), seed 0; `MISSING_KEY` is never returned."""
     h = np.uint64(end - start) * _M
@@ -57,7 +58,7 @@ def hash_bytes(buf: np.ndarray, start: int, end: int) -> np.uint64:
     return h + _ONE if h == MISSING_KEY else h
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def key_of(buf: np.ndarray, start: int, end: int, is_hex: bool) -> np.uint64:
     """Key of the value buf[start:end]; an empty value is missing."""
     size = end - start
@@ -100,7 +101,7 @@ _POWER_HIGH, _POWER_LOW = _powers_of_ten()
 _SPLITTER = 134217729.0  # 2^27 + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scaled(mantissa: np.uint64, exponent: int) -> float:
     """mantissa * 10^exponent, rounded once (Dekker's product of double-doubles)."""
     if mantissa == np.uint64(0):
@@ -126,7 +127,7 @@ def _scaled(mantissa: np.uint64, exponent: int) -> float:
     return p + (p_err + (a * b_err + a_err * b))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def number_of(buf: np.ndarray, start: int, end: int) -> tuple[bool, float]:
     """(is a number, value) of decimal text: an integer or a float, with an exponent or not.
 
@@ -174,7 +175,7 @@ def number_of(buf: np.ndarray, start: int, end: int) -> tuple[bool, float]:
     return not math.isinf(value), -value if negative else value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _exponent_of(buf: np.ndarray, start: int, end: int) -> tuple[bool, int]:
     """(is an integer, value) of buf[start:end]; clipped at 9999."""
     i = start
@@ -197,7 +198,7 @@ LOG_TABLE = np.array([math.nan, *(math.log1p(i) for i in range(1 << 16))], np.fl
 """float32 [65537]: NaN for missing, then `dense_value` of 0 ... 65535, which are most of all values."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def dense_value(x: float) -> np.float32:
     """sign(x) * log(1 + |x|), in float64 and then rounded to float32. No parameter: the same in every file.
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from pipelines.kernel import kernel
 from pipelines.keys import LOG_TABLE, MISSING_KEY, dense_value, key_of, number_of
 from pipelines.layout import DENSE, ITEM, KEY, LABEL, LIST, MASK, SKIP, Fields, Layout
 from pipelines.swar import HEX_PAIRS, NO_HEX, digits8, end_in_word, load8, pattern
@@ -87,7 +87,7 @@ def _bad_line(bad: np.ndarray, buf: np.ndarray, layout: Layout, first_line: int)
     return BadLine(first_line + line, f"field {field + 1} ({layout.names[field]}) is {text!r}, not {wanted}")
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse(
     buf: np.ndarray,
     size: int,
@@ -140,7 +140,7 @@ def _parse(
                     e = pos + 8 * present
             elif cut == _NUMBER:
                 negative = np.int64(buf[pos] == 45)
-                width = end_in_word(load8(buf, pos), separators) - negative
+                width: Any = end_in_word(load8(buf, pos), separators) - negative
                 ok, number = digits8(load8(buf, pos + negative), width)
                 if ok and width < 8 - negative and width >= negative:
                     at = (number + np.uint64(1)) * np.uint64(width != 0)
@@ -178,7 +178,7 @@ def _parse(
     return row, n_bad
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _short_cuts(fields: Fields) -> np.ndarray:
     """uint8 [F]: how `_parse` first tries to read a field."""
     out = np.zeros(fields.kind.size, np.uint8)
@@ -195,7 +195,7 @@ def _short_cuts(fields: Fields) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _note(bad: np.ndarray, i: int, line: int, code: int, field: int, start: int, end: int) -> None:
     """Notes bad line number i; a later note about the same line replaces it."""
     if i < bad.shape[0]:
@@ -206,7 +206,7 @@ def _note(bad: np.ndarray, i: int, line: int, code: int, field: int, start: int,
         bad[i, 4] = end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _store(
     buf: np.ndarray,
     s: int,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from pydantic import BaseModel
 
 from pipelines.dataset import FIRST_ID, UNKNOWN_ID
@@ -15,6 +14,7 @@ from pipelines.errors import UserError
 from pipelines.files import finished, leave, replacing
 from pipelines.formats import Column, Schema
 from pipelines.intern import Interner
+from pipelines.kernel import kernel
 from pipelines.segments import SegmentFile, SegmentInfo
 from pipelines.splits import Rows, Split
 from pipelines.vocabulary import Vocabulary, write_table
@@ -149,7 +149,7 @@ def take_lists(lengths: np.ndarray, values: np.ndarray, rows: Rows) -> tuple[np.
     return lengths[rows], values[np.repeat(rows, lengths)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count(ids: np.ndarray, counts: np.ndarray) -> None:
     for i in range(ids.size):
         counts[ids[i]] += 1

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from pipelines.errors import UserError
+from pipelines.kernel import kernel
 
 Rows = slice | np.ndarray
 """Some rows of a segment: a slice, or a bool mask [rows]."""
@@ -76,7 +76,7 @@ def decide(text: str, seed: int, rows_of_files: list[int]) -> Split:
     return Split(f"{text}: train = first {first:,} rows, valid = last {total - first:,}", ("train", "valid"), first)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw(start: int, seed: np.uint64, threshold: np.uint64, out: np.ndarray) -> None:
     """SplitMix64 of (seed, row number) below the threshold."""
     for i in range(out.size):

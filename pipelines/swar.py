@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from pipelines.kernel import kernel
 
 
 @intrinsic
@@ -41,13 +43,13 @@ _HIGH = np.uint64(0x8080808080808080)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pattern(byte: int) -> np.uint64:
     """Eight times the same byte."""
     return np.uint64(byte) * _LOW
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def end_in_word(word: np.uint64, separators: np.uint64) -> int:
     """Index of the first byte of `word` that is a newline or the separator (as `pattern`); 8 if there is none."""
     a = word ^ separators
@@ -71,7 +73,7 @@ HEX_PAIRS = _hex_pairs()
 """uint32 [65536]: value of two hex digits by their bytes (the first one lowest), `NO_HEX` for other bytes."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def digits8(word: np.uint64, size: int) -> tuple[bool, np.uint64]:
     """(the first `size` bytes, 0 to 8, are decimal digits, their value)."""
     high = np.uint64(0xF0F0F0F0F0F0F0F0)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from pipelines.kernel import kernel
 from pipelines.keys import MISSING_KEY, hash_bytes, key_of
 from pipelines.layout import Fields
 
 NEWLINE, RETURN, QUOTE = 10, 13, 34
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_sentinel(buf: np.ndarray, start: int, end: int, sentinels: np.ndarray) -> bool:
     """Whether the value buf[start:end] is one of those that mean missing, given by their text hashes."""
     if sentinels.size == 0:
@@ -23,7 +23,7 @@ def is_sentinel(buf: np.ndarray, start: int, end: int, sentinels: np.ndarray) ->
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_list(
     buf: np.ndarray,
     start: int,
@@ -47,7 +47,7 @@ def split_list(
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _quoted(buf: np.ndarray, start: int, separator: int) -> tuple[int, int]:
     """(end of the content, end of the field) of the quoted field at buf[start], (-1, -1) if it is never closed.
 
@@ -84,7 +84,7 @@ def _quoted(buf: np.ndarray, start: int, separator: int) -> tuple[int, int]:
     return to, end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def field_bounds(buf: np.ndarray, pos: int, quotes: bool, separator: int) -> tuple[int, int, int]:
     """(start and end of the content, end of the field) of the field at buf[pos]."""
     if quotes and buf[pos] == QUOTE:
@@ -99,7 +99,7 @@ def field_bounds(buf: np.ndarray, pos: int, quotes: bool, separator: int) -> tup
     return pos, e, e
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def join_ranges(
     fields: Fields, r: int, item_key: np.ndarray, mask: np.ndarray, values: np.ndarray, used: np.ndarray
 ) -> None:

@@ -1,13 +1,14 @@
 """The key rule, numbers and the dense transform against slow references in plain Python."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import keys, swar
+from pipelines import kernel, keys, swar
 
 MASK = 2**64 - 1
 
@@ -143,3 +144,10 @@ def test_digits(data, size):
 def test_end_in_word(data):
     word = np.uint64(int.from_bytes(data, "little"))
     assert swar.end_in_word(word, swar.pattern(9)) == min([i for i in range(8) if data[i] in b"\t\n"] + [8])
+
+
+def test_the_cache_of_machine_code_depends_on_every_kernel_file():
+    folder = Path(kernel.__file__).parent
+    using = {p.stem for p in folder.glob("*.py") if "@kernel\n" in p.read_text()}
+    assert using <= set(kernel.SOURCES)
+    assert "prepare-" in str(keys.hash_bytes.stats.cache_path)
