@@ -51,8 +51,10 @@ class MetricFile:
         self.diverged = bool(state["diverged"])
 
     def read(self, limit: int = READ_POINTS) -> tuple[list[Point], dict[str, str], int]:
-        """Finite points that are not sent, tags that the others call for, and the offset behind them. Whole lines, until
-        `limit` points are read."""
+        """Finite points that are not sent, tags that the others call for, and the offset behind them.
+
+        Reads whole lines until it has `limit` points.
+        """
         points: list[Point] = []
         tags: dict[str, str] = {}
         offset = self.offset
@@ -142,7 +144,7 @@ class Control:
 
 
 def send_until_closed(sender: Sender, control: Control) -> None:
-    """Sends what comes, tries again with growing pauses what fails, and what is left once more after the closing word."""
+    """Sends what comes, retries what fails with growing pauses, and tries once more after the closing word."""
     back_off = PERIOD
     while True:
         last = control.closing

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 from app import tracking
 from app.tracking import MetricWriter, TrackingSettings, finish, open_run, resend
-from app.tracking_queue import MetricFile
+from app.tracking_sender import MetricFile
 from app.tracking_store import bounded, check_reachable_from_workers, clean_name, connect, normalise_uri
 from pipelines.errors import UserError
 
@@ -277,8 +277,9 @@ def test_metric_file_reads_whole_lines(tmp_path):
     assert file.count() == 6
     got, _, end = file.read(limit=3)
     assert len(got) == 4 and end == 2 * len(line)
-    file.commit(end)
-    assert MetricFile(tmp_path).count() == 2
+    file.commit(end, 1, diverged=False)
+    assert MetricFile(tmp_path).count() == 1
+    assert [p[0] for p in MetricFile(tmp_path).read()[0]] == ["b"]
 
 
 def _one_of_eight(uri: str, folder: str, barrier) -> None:
