@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -27,12 +28,18 @@ SOURCES = ("columns", "encode", "intern", "kernel", "keys", "layout", "parse", "
 def kernel(function: _Function) -> _Function:
     """Compiles a function at its first call, without Python objects and with the interpreter's lock released."""
     before = config.CACHE_DIR
-    base = before or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thinwire"
-    config.CACHE_DIR = str(Path(base) / f"prepare-{_digest()}")
+    config.CACHE_DIR = str(Path(before or _user_cache()) / f"prepare-{_digest()}")
     try:
         return numba.njit(cache=True, nogil=True)(function)
     finally:
         config.CACHE_DIR = before
+
+
+def _user_cache() -> Path:
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thinwire"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / "thinwire"
 
 
 @functools.cache

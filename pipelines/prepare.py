@@ -117,6 +117,13 @@ def _check(options: PrepareOptions) -> None:
         raise UserError(f"min_count is {options.min_count}", fix="1 keeps every value")
     if options.max_ids is not None and options.max_ids < 3:
         raise UserError(f"max_ids is {options.max_ids}", fix="3 or more: two ids are reserved")
+    if options.on_bad_line not in ("error", "skip"):
+        raise UserError(f"on_bad_line is '{options.on_bad_line}'", fix="error or skip")
+    if options.like is not None:
+        for name in ("split", "min_count", "max_ids"):
+            if getattr(options, name) != getattr(PrepareOptions, name):
+                fix = "leave it out: ids come from that data set, and all rows go to the split serve"
+                raise UserError(f"{name} has no effect with like={options.like}", fix=fix)
     if not 0 <= options.seed < 2**63:
         raise UserError(f"seed is {options.seed}", fix="0 to 2^63 - 1")
 

@@ -211,6 +211,8 @@ def test_days_and_splits_add_up(tmp_path):
         (PrepareOptions(min_count=0), "min_count is 0"),
         (PrepareOptions(max_ids=2), "max_ids is 2"),
         (PrepareOptions(seed=-1), "seed is -1"),
+        (PrepareOptions(on_bad_line="ignore"), "on_bad_line is 'ignore'"),
+        (PrepareOptions(like=Path("x"), min_count=2), "min_count has no effect with like=x"),
     ],
 )
 def test_option_mistakes(tmp_path, options, expected):
