@@ -133,7 +133,7 @@ def check_devices(device: Device) -> Check:
     found = f"{len(os.sched_getaffinity(0))} CPU cores, {gpus} GPUs"
     if visible is not None:
         found += f" (CUDA_VISIBLE_DEVICES='{visible}')"
-    fix = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use device=cpu"
+    fix = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or set cluster.device=cpu"
     return Check("devices", gpus > 0 or device == "cpu", found, "a GPU" if device == "cuda" else "a CPU", fix)
 
 
@@ -151,7 +151,7 @@ def check_cupy(device: Device, path: list[str] | None = None) -> Check:
         return Check("cupy", device == "cpu", "none: codecs run on the CPU", needed, "make setup DEVICE=cuda")
     out, error = _try(IMPORT_CUPY)
     if error:
-        fix = "install an NVIDIA driver for CUDA 13 or newer, or use device=cpu"
+        fix = "install an NVIDIA driver for CUDA 13 or newer, or set cluster.device=cpu"
         return Check("cupy", device == "cpu", f"{wheels[0]} without a usable driver: {error}", needed, fix)
     return Check("cupy", True, f"{wheels[0]}, {out.strip()} GPUs", needed)
 
@@ -210,11 +210,11 @@ def check_storage(storage_path: str) -> Check:
         return Check("storage", False, str(error), needed, error.fix)
     except OSError as error:
         return Check(
-            "storage", False, f"{storage_path}: {error.strerror}", needed, "set storage.path to your own folder"
+            "storage", False, f"{storage_path}: {error.strerror}", needed, "set run.storage to your own folder"
         )
     free = shutil.disk_usage(folder).free
     found = f"{storage_path}, {free / 2**30:.1f} GiB free"
-    return Check("storage", free >= FREE_STORAGE, found, needed, f"make room in {folder}, or set storage.path")
+    return Check("storage", free >= FREE_STORAGE, found, needed, f"make room in {folder}, or set run.storage")
 
 
 def check_shared_memory() -> Check:

@@ -55,7 +55,7 @@ def preflight(*, data_path: str, storage_path: str, num_workers: int, device: De
         UserError: a node does not answer; versions differ; the data or the storage path is not there on every node;
             the address gloo would use cannot be reached from other hosts.
     """
-    with _storage_token(storage_path) as token:
+    with storage_token(storage_path) as token:
         driver = NodeReport(node_ip="driver", **node_probe.probe(data_path, token))
         reports = _ask_nodes(data_path, token, device)
     judge(driver, reports, data_path=data_path, storage_path=storage_path, num_workers=num_workers)
@@ -124,7 +124,7 @@ def check_storage(reports: Sequence[NodeReport], storage_path: str) -> None:
     if blind:
         raise UserError(
             f"{storage_path} is not a shared path: what the driver writes is not seen on {', '.join(blind)}",
-            where="storage.path",
+            where="run.storage",
             fix="use a folder that all nodes mount (NFS, EFS), or s3://bucket/folder",
         )
 
@@ -182,7 +182,7 @@ def _report(node_ip: str, answer: Any) -> NodeReport:
 
 
 @contextmanager
-def _storage_token(storage_path: str) -> Iterator[str]:
+def storage_token(storage_path: str) -> Iterator[str]:
     """A file in the storage path for the nodes to look for; empty for object stores, which are shared by nature."""
     if "://" in storage_path and not storage_path.startswith("file://"):
         check_object_store(storage_path)
@@ -193,7 +193,7 @@ def _storage_token(storage_path: str) -> Iterator[str]:
         token.parent.mkdir(parents=True, exist_ok=True)
         token.touch()
     except OSError as error:
-        raise UserError(f"cannot write to {token.parent}: {error.strerror}", where="storage.path") from error
+        raise UserError(f"cannot write to {token.parent}: {error.strerror}", where="run.storage") from error
     try:
         yield str(token)
     finally:

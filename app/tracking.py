@@ -58,6 +58,7 @@ __all__ = [
     "finish",
     "normalise_uri",
     "open_run",
+    "reopen_run",
     "resend",
 ]
 
@@ -143,6 +144,22 @@ def finish(handle: RunHandle, status: Status, tags: dict[str, str] | None = None
         log.warning("MLflow run %s is not marked %s: %s", handle.run_id, status, one_line(error))
         return False
     return True
+
+
+def reopen_run(folder: Path) -> RunHandle | None:
+    """The run that `open_run` made in `folder`, marked as running again; None if there is none."""
+    if not (folder / RUN).is_file():
+        return None
+    record = _read_record(folder)
+    record.pop("status", None)
+    _write_record(folder, record)
+    handle = RunHandle(record["uri"], record["run_id"], str(folder), record["started_ms"])
+    if handle.run_id:
+        try:
+            bounded(lambda: connect(handle.uri).update_run(handle.run_id, status="RUNNING"), START_LIMIT)
+        except Exception as error:  # the server is down for now: the metrics are sent when it is back
+            log.warning("MLflow run %s is not marked running: %s", handle.run_id, one_line(error))
+    return handle
 
 
 def resend(folder: Path, uri: str = "") -> int:
@@ -282,19 +299,3 @@ if __name__ == "__main__":
         print(f"{resend(Path(sys.argv[1]), *sys.argv[2:3])} points sent")
     except (UserError, IndexError) as mistake:
         sys.exit(f"{mistake}\nusage: python -m app.tracking RUN_FOLDER [TRACKING_URI]")
-
-
-def reopen_run(folder: Path) -> RunHandle | None:
-    """The run that `open_run` made in `folder`, marked as running again; None if there is none."""
-    if not (folder / RUN).is_file():
-        return None
-    record = _read_record(folder)
-    record.pop("status", None)
-    _write_record(folder, record)
-    handle = RunHandle(record["uri"], record["run_id"], str(folder), record["started_ms"])
-    if handle.run_id:
-        try:
-            bounded(lambda: connect(handle.uri).update_run(handle.run_id, status="RUNNING"), START_LIMIT)
-        except Exception as error:  # the server is down for now: the metrics are sent when it is back
-            log.warning("MLflow run %s is not marked running: %s", handle.run_id, one_line(error))
-    return handle

@@ -68,10 +68,10 @@ class MetricWriter:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Keeps `{name: value}` of a step. Never waits and never raises; what is no number is left out."""
-        values = {}
-        for name, value in metrics.items():
-            with contextlib.suppress(TypeError, ValueError, RuntimeError):
-                values[str(name)] = float(value)
+        try:
+            values = {str(name): float(value) for name, value in metrics.items()}
+        except (TypeError, ValueError, RuntimeError):
+            values = _numbers(metrics)
         self._queue.put({"step": int(step), "time": time.time_ns() // 1_000_000, "metrics": values})
 
     def close(self, timeout: float = 20.0) -> Unsent:
@@ -122,6 +122,14 @@ class MetricWriter:
 def _start_sender(handle: RunHandle) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "app.tracking_sender", json.dumps(asdict(handle))]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=module_environment(), start_new_session=True)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    values = {}
+    for name, value in metrics.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            values[str(name)] = float(value)
+    return values
 
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:

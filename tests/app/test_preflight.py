@@ -18,6 +18,7 @@ from app.preflight import (
     check_object_store,
     distinct_hosts,
     judge,
+    storage_token,
 )
 from pipelines.errors import UserError
 
@@ -115,6 +116,14 @@ def test_s3_without_arrow_s3(monkeypatch):
         check_object_store("nope://b/runs")
 
 
+def test_local_storage_does_not_need_s3(tmp_path, monkeypatch):
+    monkeypatch.delattr(pyarrow.fs, "S3FileSystem")
+    for path in (str(tmp_path / "runs"), f"file://{tmp_path}/mounted"):
+        with storage_token(path) as token:
+            assert node_probe.probe(str(tmp_path), token)["token_seen"]
+        assert not node_probe.probe(str(tmp_path), token)["token_seen"]
+
+
 def test_probe_of_this_host(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     report = NodeReport(node_ip="here", **node_probe.probe(str(tmp_path), ""))
@@ -179,5 +188,5 @@ def test_two_real_nodes(tmp_path):
     fine, absent, unwritable = json.loads(result.stdout.splitlines()[-1])
     assert len(fine) == 2
     assert absent.startswith(f"data.path: no {tmp_path}/data/absent on node")
-    assert unwritable.startswith("storage.path: cannot write to /proc/nowhere")
+    assert unwritable.startswith("run.storage: cannot write to /proc/nowhere")
     assert not list((tmp_path / "runs").iterdir())

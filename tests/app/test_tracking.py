@@ -14,7 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 from app import tracking
-from app.tracking import MetricWriter, TrackingSettings, finish, open_run, resend
+from app.tracking import MetricWriter, TrackingSettings, finish, open_run, reopen_run, resend
 from app.tracking_sender import MetricFile
 from app.tracking_store import bounded, check_reachable_from_workers, clean_name, connect, normalise_uri
 from pipelines.errors import UserError
@@ -213,6 +213,16 @@ def test_a_restarted_writer_goes_on_where_the_killed_one_stopped(tmp_path, uri):
     writer.log(2, {"a": 2.0})
     assert writer.close().points == 0
     assert sorted(points(uri, handle.run_id, "a")) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+def test_a_resumed_run_is_the_same_run(tmp_path, uri):
+    assert reopen_run(tmp_path / "run") is None
+    handle = start(tmp_path / "run", uri)
+    assert finish(handle, "KILLED")
+    assert reopen_run(tmp_path / "run") == handle
+    assert MlflowClient(uri).get_run(handle.run_id).info.status == "RUNNING"
+    assert finish(handle, "FINISHED")
+    assert MlflowClient(uri).get_run(handle.run_id).info.status == "FINISHED"
 
 
 def test_dead_server_at_start_stop_or_continue(tmp_path, caplog):
