@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import Literal
 
 import ray
@@ -37,13 +38,21 @@ def connect(options: ClusterOptions) -> None:
         )
         return
     try:
+        _knock(address)
         ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster answers at {address}: {' '.join(str(error).split())[:200]}",
             where="cluster.address",
             fix="start one, or unset it and RAY_ADDRESS to run on this machine",
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError in seconds where nothing listens; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def choose_device(options: ClusterOptions) -> Literal["cpu", "cuda"]:

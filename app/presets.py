@@ -13,7 +13,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # A few minutes on two cores: a distributed run that learns what was planted in its data.
     "demo": {
         "data": {"synthetic": {"rows": 1_000_000}},
-        "train": {"batch_size": 2048},
+        "train": {"batch_size": 1024, "log_every": 10},
         "optim": {"warmup_steps": 20},
     },
     # Criteo Kaggle (45.8 M rows) as in the DLRM paper, arXiv 1906.00091. Give data.path.
