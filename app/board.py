@@ -102,14 +102,14 @@ class BoardView:
     def _show(self, lines: list[str], step: int, total: int, metrics: Metrics, last: bool) -> None:
         self._seen += len(lines)
         for line in lines:
-            self._console.print(line, markup=False, highlight=False)
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         if not total:
             return
         numbers = progress_text(metrics)
         self._bar.update(self._task, completed=step, total=total, numbers=numbers)
         due = last or time.monotonic() - self._last_line > PLAIN_LINE_S
         if due and not self._console.is_terminal:
-            self._console.print(f"step {step:,}/{total:,}  {numbers}", markup=False, highlight=False)
+            self._console.print(f"step {step:,}/{total:,}  {numbers}", highlight=False, soft_wrap=True)
             self._last_line = time.monotonic()
 
 

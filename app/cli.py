@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from pipelines.errors import UserError
+from pipelines.job import DivergedError
 
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 PATH = click.Path(path_type=Path)
@@ -32,6 +33,8 @@ def main() -> None:
         sys.exit(USER_ERROR)
     except (KeyboardInterrupt, click.Abort):
         _fail("stopped", INTERRUPTED)
+    except DivergedError as error:
+        _fail(f"{error} (lower optim.dense_lr or optim.sparse_lr, or warm up longer)", FAILURE)
     except Exception as error:
         if os.environ.get("THINWIRE_TRACEBACK"):
             raise
@@ -220,10 +223,11 @@ def doctor(preset: str | None, config_file: Path | None, assignments: tuple[str,
     """Check versions, devices, network interface, tracking server and storage, and say how to mend each."""
     from app.config import load_config
     from app.doctor import diagnose, print_checks
+    from app.tracked_run import tracking_uri
 
     config = load_config(preset, config_file, assignments)
     checks = diagnose(
-        tracking_uri=config.tracking.uri or "",
+        tracking_uri=tracking_uri(config),
         storage_path=config.run.storage,
         device="cuda" if config.cluster.device == "cuda" else "cpu",
     )

@@ -54,7 +54,7 @@ class ClusterOptions(Options):
 
 class TrackingOptions(Options):
     uri: str | None = None
-    """MLflow tracking URI; default: the file mlflow.db in the working folder."""
+    """MLflow tracking URI; default: the SQLite file mlflow.db in `run.storage`, or in ./runs if that is no path."""
     experiment: str = "thinwire"
     """MLflow experiment."""
     on_error: Literal["continue", "stop"] = "continue"

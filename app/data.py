@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from filelock import FileLock
 
 from app.config import RunConfig
-from app.storage import is_uri
+from app.storage import local_storage
 from pipelines.dataset import MANIFEST, Dataset
 from pipelines.errors import UserError
 from pipelines.synthetic import SynthOptions, write_synthetic
@@ -36,8 +35,11 @@ def open_dataset(config: RunConfig, progress: Callable[[str, int, int], None] | 
             where="data.path",
             fix="give --data FOLDER, or --set data.synthetic.rows=100000 to train on made-up data",
         )
-    storage = Path("runs" if is_uri(config.run.storage) else config.run.storage).expanduser().absolute()
-    out = storage / "synthetic" / f"{synthetic.rows}-rows-{synthetic.valid_share}-valid-seed-{synthetic.seed}"
+    out = (
+        local_storage(config.run.storage)
+        / "synthetic"
+        / f"{synthetic.rows}-rows-{synthetic.valid_share}-valid-seed-{synthetic.seed}"
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(out.parent / f"{out.name}.lock"):
         if not (out / MANIFEST).is_file():

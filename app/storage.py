@@ -12,6 +12,8 @@ from pipelines.errors import UserError
 
 CONFIG = "config.yaml"
 """Configuration of a run, in its folder."""
+_JOB_COPIES = "working_dir_files"
+"""Ray unpacks the working folder of a job below a folder of this name."""
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.5
 
@@ -24,12 +26,25 @@ def resolve_storage(storage: str) -> str:
     """An absolute path, or the URI as it is. A relative path counts from the working folder of the command.
 
     Raises:
-        UserError: pyarrow has no file system for the URI.
+        UserError: pyarrow has no file system for the URI; or the path is relative inside a Ray job, whose working
+            folder is a copy that Ray deletes.
     """
-    if not is_uri(storage):
-        return str(Path(storage).expanduser().absolute())
-    open_storage(storage)
-    return storage
+    if is_uri(storage):
+        open_storage(storage)
+        return storage
+    path = Path(storage).expanduser()
+    if not path.is_absolute() and _JOB_COPIES in Path.cwd().parts:
+        raise UserError(
+            f"'{storage}' would lie in the job's copy of the working folder, which Ray deletes",
+            where="run.storage",
+            fix="give an absolute path that all nodes share, as in --set run.storage=/shared/runs",
+        )
+    return str(path.absolute())
+
+
+def local_storage(storage: str) -> Path:
+    """The storage if it is a path, else ./runs: where files that cannot live behind a URI go."""
+    return Path(resolve_storage("runs" if is_uri(storage) else storage))
 
 
 def open_storage(storage: str) -> tuple[pafs.FileSystem, str]:

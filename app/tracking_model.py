@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import tempfile
 import warnings
@@ -24,6 +25,11 @@ SIZE_LIMIT = 2 << 30  # bytes; the file is copied three times on the way to the 
 BYTES_A_SECOND = 5e6  # the slowest upload to wait for
 EXAMPLE_ROWS = 5
 log = logging.getLogger(__name__)
+
+# MLflow tells the author of a model what we decided, and counts two files on a progress bar.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
+warnings.filterwarnings("ignore", message=".*Add type hints to the `predict` method", category=UserWarning)
 
 
 def log_exported_model(

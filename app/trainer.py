@@ -24,15 +24,15 @@ from app.config import RunConfig
 from app.data import open_dataset
 from app.preflight import distinct_hosts, preflight
 from app.progress import data_progress
-from app.run_guard import RunGuard
-from app.storage import CONFIG, is_uri, open_storage, resolve_storage, write_text
+from app.storage import CONFIG, open_storage, resolve_storage, write_text
+from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run, tracking_uri
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
 from pipelines import score
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
-from pipelines.job import DivergedError, Job, Metrics
+from pipelines.job import Job, Metrics
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,15 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         reports = preflight(
             data_path=str(dataset.path), storage_path=storage, num_workers=config.cluster.workers, device=device
         )
-        tracking.check_reachable_from_workers(
-            tracking.normalise_uri(config.tracking.uri or ""), distinct_hosts(reports)
-        )
-        run = _open_tracking(config, name, folder, dataset, resume)
+        uri = tracking.normalise_uri(tracking_uri(config))
+        tracking.check_reachable_from_workers(uri, distinct_hosts(reports))
+        run = open_tracked_run(config, name, dataset, resume)
         write_text(f"{folder}/{CONFIG}", config.to_yaml())
-        with _closed_at_the_end(run) as final_tags:
-            console.print(f"run      {folder}", highlight=False)
-            console.print(f"track    {tracking.dashboard_command(run.uri)}", highlight=False)
+        with closed_at_the_end(run) as tags:
+            console.print(f"run    {folder}", highlight=False, soft_wrap=True)
+            console.print(f"track  {tracking.dashboard_command(run.uri)}", highlight=False, soft_wrap=True)
             checkpoint, metrics = _fit(config, name, storage, dataset, device, run, console)
-            final_tags.update(_final_tags(metrics, dataset))
+            tags.update(final_tags(metrics, dataset))
             export = _export(config, checkpoint, run, dataset) if config.run.export else None
     finally:
         ray.shutdown()
@@ -178,61 +177,6 @@ def _check_run_folder(folder: str, resume: bool) -> None:
         )
     if resume and not exists:
         raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
-
-
-def _open_tracking(config: RunConfig, name: str, folder: str, dataset: Dataset, resume: bool) -> tracking.RunHandle:
-    local = Path("runs", name).absolute() if is_uri(folder) else Path(folder)
-    settings = tracking.TrackingSettings(
-        uri=config.tracking.uri or "",
-        experiment=config.tracking.experiment,
-        on_error=config.tracking.on_error,
-        system_metrics=config.tracking.system_metrics,
-    )
-    if resume and (found := tracking.reopen_run(local)):
-        return found
-    tags = tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic)
-    return tracking.open_run(
-        settings,
-        folder=local,
-        run_name=name,
-        params=flat_params(config),
-        config_yaml=config.to_yaml(),
-        tags=tags,
-    )
-
-
-def flat_params(config: RunConfig) -> dict[str, Any]:
-    """`section.key` -> value for MLflow; what is not set is left out."""
-    sections = config.model_dump(exclude_none=True)
-    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
-
-
-@contextmanager
-def _closed_at_the_end(run: tracking.RunHandle) -> Iterator[dict[str, str]]:
-    """Ends the MLflow run as what the block came to, also when the driver is killed inside it. Yields its last tags."""
-    guard = RunGuard(run) if run.run_id else None
-    tags: dict[str, str] = {}
-    status: tracking.Status = "FAILED"
-    try:
-        yield tags
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    except DivergedError as error:
-        tags |= {"diverged": "true", "diverged_reason": str(error)}
-        raise
-    finally:
-        tracking.finish(run, status, tags)
-        if guard:
-            guard.done()
-
-
-def _final_tags(metrics: Metrics, dataset: Dataset) -> dict[str, str]:
-    tags = {"final_auc": f"{metrics['eval/auc']:.6f}"} if "eval/auc" in metrics else {}
-    if dataset.manifest.planted:
-        tags["planted_best_auc"] = f"{dataset.manifest.planted.best_auc:.6f}"
-    return tags
 
 
 def _export(config: RunConfig, checkpoint: ray.train.Checkpoint, run: tracking.RunHandle, dataset: Dataset) -> Path:

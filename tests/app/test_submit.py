@@ -110,7 +110,7 @@ def cluster():
     env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
     env["RAY_AUTH_MODE"] = "disabled"
     flags = "port dashboard-port dashboard-agent-listen-port ray-client-server-port runtime-env-agent-port"
-    command = [BIN / "ray", "start", "--head", "--block", f"--temp-dir={temp}", "--num-cpus=1", "--disable-usage-stats"]
+    command = [BIN / "ray", "start", "--head", "--block", f"--temp-dir={temp}", "--num-cpus=2", "--disable-usage-stats"]
     command += [f"--{flag}={port}" for flag, port in zip(flags.split(), ports, strict=True)]
     with (temp / "log").open("w") as log:
         head = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -205,6 +205,24 @@ class TestRealCluster:
             env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
             result = subprocess.run(command, cwd=project, env=env, text=True, capture_output=True)
             assert result.returncode == returncode, result.stdout + result.stderr
+
+    def test_a_training_as_a_job(self, cluster, tmp_path):
+        """The documented command, from the checkout; its exit code and the job's status when it works and when not."""
+        train = ["thinwire", "train", "--preset", "smoke", "--set", "data.synthetic.rows=8000"]
+        where = ["--set", f"run.storage={tmp_path}/runs", "--name", "job"]
+        works = self.ray_job_submit(cluster, *train, *where)
+        assert works.returncode == 0 and "succeeded" in works.stdout, works.stdout + works.stderr
+        assert (tmp_path / "runs" / "job" / "export" / "model.pt").is_file()
+        fails = self.ray_job_submit(cluster, *train, "--data", "/no/such/data")
+        assert fails.returncode == 1 and "/no/such/data: no such data set" in fails.stdout + fails.stderr
+        # Relative to a copy that Ray deletes: refused, since all results would be lost.
+        lost = self.ray_job_submit(cluster, *train)
+        assert lost.returncode == 1 and "run.storage: 'runs' would lie in the job's copy" in lost.stdout + lost.stderr
+
+    def ray_job_submit(self, address: str, *entrypoint: str) -> subprocess.CompletedProcess:
+        command = [BIN / "ray", "job", "submit", "--address", address, "--working-dir", ".", "--", *entrypoint]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        return subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True)
 
     def submitter(self, cluster: str, project: Path, env: dict[str, str]) -> subprocess.Popen:
         code = (

@@ -47,7 +47,7 @@ def steps_logged(run: Path) -> int:
 
 
 def mlflow_run(folder: Path, name: str) -> mlflow.entities.Run:
-    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/runs/mlflow.db")
     experiment = client.get_experiment_by_name("thinwire")
     [run] = [r for r in client.search_runs([experiment.experiment_id]) if r.info.run_name == name]
     return run
@@ -84,9 +84,13 @@ def test_a_run_is_tracked_and_exported(thinwire, tmp_path: Path, small_dataset: 
     assert "SYNTHETIC" in command.output
     assert "global batch 256" in command.output
     assert run.info.artifact_uri.startswith("file://") or Path(run.info.artifact_uri).is_absolute()
-    assert not (tmp_path / "mlruns").exists(), "no second store may appear"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "output.txt", "runs"], (
+        "no second store may appear"
+    )
 
-    model = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").search_logged_models([run.info.experiment_id])[0]
+    model = mlflow.MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db").search_logged_models([run.info.experiment_id])[
+        0
+    ]
     assert model.source_run_id == run.info.run_id
 
     # The run's name is taken; an evaluation of the finished run on another number of workers gives the same AUC.
