@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A CPU test or demo also runs on a host prepared with DEVICE=cuda.
 READY := $(firstword $(wildcard $(VENV)/.ready-*) $(STAMP))
 
-.PHONY: demo test test-fast lint types setup clean help
+.PHONY: demo test test-fast lint types docs setup clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,6 +29,10 @@ lint: $(READY) ## ruff, rules and format
 
 types: $(READY) ## mypy
 	$(BIN)/mypy
+
+docs: $(READY) ## write the reference of the configuration
+	$(BIN)/python -c "from app import config, config_text; print(config_text.reference_page(config.RunConfig()), end='')" \
+	  > docs/configuration.md
 
 setup: $(STAMP) ## prepare .venv; DEVICE=cuda on a GPU host
 

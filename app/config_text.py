@@ -74,3 +74,13 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _meaning(root: type[BaseModel], path: list[str]) -> str:
     field = _model_at(root, path[:-1]).model_fields.get(path[-1])
     return " ".join((field.description or "").split()).rstrip(".") if field else ""
+
+
+def reference_page(defaults: BaseModel) -> str:
+    """`docs/configuration.md`."""
+    return (
+        "# Configuration\n\n"
+        "Every key with its default. A preset, a YAML file (`--config`) and `--set section.key=value` change them, in\n"
+        "this order. `thinwire train --preset P --show-config` shows it for a preset. Written by `make docs`.\n\n"
+        f"```yaml\n{annotated(defaults).rstrip()}\n```\n"
+    )

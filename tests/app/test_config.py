@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from app.config import RunConfig, load_config, parse_yaml
-from app.config_text import annotated
+from app.config_text import annotated, reference_page
 from app.presets import PRESETS
 from pipelines.errors import UserError
 
@@ -71,6 +71,11 @@ def test_written_configuration_reads_back() -> None:
     config = load_config("demo", None, ["sharding.tables.C1={type: table_wise, ranks: [1]}", "data.path=/x y/z"])
     for text in (config.to_yaml(), annotated(config)):
         assert load_config(base=parse_yaml(text, "test")) == config
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text() == reference_page(RunConfig()), "run `make docs`"
 
 
 def test_every_key_has_a_meaning() -> None:
