@@ -1,6 +1,8 @@
 # make demo | make test work on a fresh clone: the first use creates .venv and installs pinned packages.
 PYTHON ?= python3
 DEVICE ?= cpu
+# Much of the time of the tests is waiting for processes to start, so two run at once.
+PYTEST ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(DEVICE)
@@ -18,10 +20,10 @@ demo: $(READY) ## train the demo preset on two local Ray workers and show the re
 	$(BIN)/thinwire train --preset demo
 
 test: $(READY) ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST)
 
 test-fast: $(READY) ## the tests without the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
 lint: $(READY) ## ruff, rules and format
 	$(BIN)/ruff check .

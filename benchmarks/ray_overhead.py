@@ -1,92 +1,165 @@
 """What Ray Train and MLflow add to a training step: `thinwire train` next to the same loop under torchrun.
 
-    python -m benchmarks.ray_overhead --rounds 3 --json overhead.json
+    python -m benchmarks.ray_overhead --json overhead.json
 
-The two take turns on the same data, model and seed, so that a busy machine slows both. A step's time is the median over
-windows of ten steps after the first three windows (start-up of the pipeline); the overhead is the median over rounds of
-the ratio. Both must end with the same AUC, or they did not do the same work.
+Both runs are alive at once, on the same data, model and seed, and take turns: while one steps for some seconds, all
+processes of the other are stopped (SIGSTOP), Ray's own included. So both meet the same drift of a busy machine. Step
+times come from windows of ten steps that lie wholly inside a turn; the overhead is the median over pairs of turns of
+the ratio. The losses of both must agree to the last bit, or they did not do the same work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from pipelines.synthetic import SynthOptions, write_synthetic
 
 TARGET = 1.03
-WARM_UP_WINDOWS = 3
+SETTLE_S = 0.5
+"""Left out at the beginning of a turn: a step was stopped in its middle, and caches are cold."""
+WARM_UP_WINDOWS = 5
+START_LIMIT_S = 180
 
 
-def windows(log: Path) -> list[float]:
-    """Step times in ms, a value a window, without the warm-up."""
-    times = []
-    for line in log.read_text().splitlines():
-        point = json.loads(line)
-        times.append(point.get("metrics", point).get("time/step_ms"))
-    return [t for t in times if t is not None][WARM_UP_WINDOWS:]
+@dataclass
+class Contender:
+    """A training that can be stopped and continued."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    turns: list[float] = field(default_factory=list)
+    """Median step time of each turn in ms."""
+
+    def points(self) -> list[dict[str, Any]]:
+        """Logged windows: `time` in s, `step_ms`, `loss`, `step`."""
+        found = []
+        for line in self.log.read_text().splitlines() if self.log.exists() else []:
+            with contextlib.suppress(json.JSONDecodeError):  # the last line may be half written
+                point = json.loads(line)
+                metrics = point.get("metrics", point)
+                if "time/step_ms" in metrics:
+                    window = {"time": point["time"] / 1000, "step": point["step"]}
+                    found.append(window | {"step_ms": metrics["time/step_ms"], "loss": metrics["train/loss"]})
+        return found
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the process and all below it."""
+        root = psutil.Process(self.process.pid)
+        for process in (*root.children(recursive=True), root):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                os.kill(process.pid, number)
+
+    def warm_up(self) -> None:
+        end = time.monotonic() + START_LIMIT_S
+        while len(self.points()) < WARM_UP_WINDOWS:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise click.ClickException(f"{self.name} does not train; its output is in {self.log.parent}")
+            time.sleep(0.2)
+
+    def take_turn(self, seconds: float, log_every: int) -> None:
+        self.signal_all(signal.SIGCONT)
+        start = time.time()
+        time.sleep(seconds)
+        end = time.time()
+        self.signal_all(signal.SIGSTOP)
+        inside = [
+            p["step_ms"]
+            for p in self.points()
+            if p["time"] - log_every * p["step_ms"] / 1000 > start + SETTLE_S and p["time"] < end
+        ]
+        self.turns.append(statistics.median(inside))
 
 
-def final_auc(log: Path) -> float:
-    points = [json.loads(line) for line in log.read_text().splitlines()]
-    return [p["eval/auc"] for p in (p.get("metrics", p) for p in points) if "eval/auc" in p][-1]
+@contextlib.contextmanager
+def contender(name: str, command: list[str], folder: Path, log: Path) -> Iterator[Contender]:
+    """Start a training, warmed up and stopped; end it with the block."""
+    with (folder / f"{name}.txt").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], cwd=folder, stdout=output, stderr=output, start_new_session=True
+        )
+    started = Contender(name, process, log)
+    try:
+        started.warm_up()
+        started.signal_all(signal.SIGSTOP)
+        yield started
+    finally:
+        # Killed from below upwards while stopped, so that nothing restarts what was ended.
+        started.signal_all(signal.SIGKILL)
+        process.wait()
 
 
-def run(command: list[str], folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-
-
-def measure(rounds: int, steps: int, workers: int, batch: int) -> dict[str, Any]:
-    """Alternate the two; `rows` a record each round and contender, `bars` the ratio next to its target."""
-    rows: list[dict[str, Any]] = []
+def measure(turns: int, seconds: float, workers: int, batch: int, log_every: int) -> dict[str, Any]:
+    """Alternate the two; `rows` a record a contender, `bars` the ratio next to its target."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_synthetic(folder / "data", SynthOptions(rows=int(steps * workers * batch / 0.9) + 20_000))
-        common = ["--data", str(folder / "data"), "--set", f"train.batch_size={batch}", "--set", "train.log_every=10"]
-        common += ["--set", f"train.max_steps={steps}"]
+        write_synthetic(folder / "data", SynthOptions(rows=1_000_000))
+        common = ["--data", str(folder / "data"), "--set", f"train.batch_size={batch}", "--set", "train.epochs=1000"]
+        common += ["--set", f"train.log_every={log_every}"]
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-        for number in range(rounds):
-            plain, ray = folder / f"plain-{number}", folder / "runs" / f"ray-{number}"
-            run([*torchrun, "-m", "benchmarks.torchrun_train", "--out", str(plain), *common], folder)
-            run(["app.cli", "train", "--name", ray.name, "--set", f"cluster.workers={workers}", *common], folder)
-            for contender, log in (("torchrun", plain / "log.jsonl"), ("ray", ray / "metrics.jsonl")):
-                times = windows(log)
-                rows.append(
-                    {
-                        "round": number,
-                        "contender": contender,
-                        "step_ms": statistics.median(times),
-                        "quartiles_ms": [round(q, 2) for q in statistics.quantiles(times, n=4)],
-                        "auc": final_auc(log),
-                    }
-                )
-                click.echo(rows[-1])
-    if len({row["auc"] for row in rows}) != 1:
-        raise click.ClickException("the runs ended with different AUCs: they did not do the same work")
-    ratios = [ray["step_ms"] / plain["step_ms"] for plain, ray in zip(rows[::2], rows[1::2], strict=True)]
-    ratio = statistics.median(ratios)
+        torchrun += ["-m", "benchmarks.torchrun_train", "--out", str(folder / "plain"), *common]
+        ray = ["app.cli", "train", "--name", "ray", "--set", f"cluster.workers={workers}", *common]
+        with (
+            contender("torchrun", torchrun, folder, folder / "plain" / "log.jsonl") as plain,
+            contender("ray", ray, folder, folder / "runs" / "ray" / "metrics.jsonl") as under_ray,
+        ):
+            for _ in range(turns):
+                plain.take_turn(seconds, log_every)
+                under_ray.take_turn(seconds, log_every)
+            compared = check_same_work(plain, under_ray)
+    return summary(plain, under_ray, compared)
+
+
+def check_same_work(a: Contender, b: Contender) -> int:
+    """The number of steps whose loss both logged.
+
+    Raises:
+        ClickException: a loss differs, or there is none to compare.
+    """
+    losses = {p["step"]: p["loss"] for p in a.points()}
+    pairs = [(losses[p["step"]], p["loss"]) for p in b.points() if p["step"] in losses]
+    if not pairs or any(x != y for x, y in pairs):
+        raise click.ClickException("the losses differ: the two did not do the same work")
+    return len(pairs)
+
+
+def summary(plain: Contender, under_ray: Contender, compared: int) -> dict[str, Any]:
+    ratios = [ray / base for base, ray in zip(plain.turns, under_ray.turns, strict=True)]
+    low, ratio, high = statistics.quantiles(ratios, n=4)
+    rows: list[dict[str, Any]] = [
+        {"contender": c.name, "step_ms": statistics.median(c.turns), "turns_ms": [round(t, 2) for t in c.turns]}
+        for c in (plain, under_ray)
+    ]
+    rows.append({"contender": "ratio", "quartiles": [low, ratio, high], "equal_losses": compared})
     bar = {"name": "step under Ray over torchrun", "value": ratio, "target": TARGET, "unit": "x", "ok": ratio <= TARGET}
-    return {"rows": rows, "ratios": ratios, "bars": [bar]}
+    return {"rows": rows, "bars": [bar]}
 
 
 @click.command(help=__doc__)
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--steps", default=300, show_default=True, help="Steps a run.")
+@click.option("--turns", default=20, show_default=True, help="Turns of each.")
+@click.option("--seconds", default=4.0, show_default=True, help="Length of a turn.")
 @click.option("--workers", default=2, show_default=True)
 @click.option("--batch", default=1024, show_default=True, help="Rows a rank and step.")
+@click.option("--log-every", default=10, show_default=True, help="Steps a window.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path))
-def main(rounds: int, steps: int, workers: int, batch: int, json_file: Path | None) -> None:
-    result = measure(rounds, steps, workers, batch)
-    click.echo(json.dumps({"ratios": result["ratios"], "bars": result["bars"]}, indent=1))
+def main(turns: int, seconds: float, workers: int, batch: int, log_every: int, json_file: Path | None) -> None:
+    result = measure(turns, seconds, workers, batch, log_every)
+    click.echo(json.dumps(result, indent=1))
     if json_file:
         json_file.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,7 +37,8 @@ class FolderHooks:
     def log(self, step: int, total_steps: int, metrics: Metrics) -> None:
         if self._first:
             with (self.out / "log.jsonl").open("a") as file:
-                file.write(json.dumps({"step": step, "total": total_steps, **metrics}) + "\n")
+                now = time.time_ns() // 1_000_000
+                file.write(json.dumps({"step": step, "total": total_steps, "time": now, **metrics}) + "\n")
 
     def save(self, step: int, metrics: Metrics, write: Callable[[Path], None]) -> None:  # noqa: ARG002
         write(self.out / f"checkpoint_{step:09d}")
