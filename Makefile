@@ -2,7 +2,7 @@
 PYTHON ?= python3
 DEVICE ?= cpu
 # Much of the time of the tests is waiting for processes to start, so two run at once.
-PYTEST ?= -n 2 --dist loadfile
+PYTEST ?= -n 2 --dist loadgroup
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(DEVICE)

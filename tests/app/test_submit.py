@@ -142,6 +142,7 @@ def program(code: str) -> list[str]:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.xdist_group("jobs")
 class TestRealCluster:
     def test_success(self, cluster, project, capfd, monkeypatch):
         monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")  # the address given is the stronger
@@ -213,7 +214,7 @@ class TestRealCluster:
         works = self.ray_job_submit(cluster, *train, *where)
         assert works.returncode == 0 and "succeeded" in works.stdout, works.stdout + works.stderr
         assert (tmp_path / "runs" / "job" / "export" / "model.pt").is_file()
-        fails = self.ray_job_submit(cluster, *train, "--data", "/no/such/data")
+        fails = self.ray_job_submit(cluster, *train, "--data", "/no/such/data", *where)
         assert fails.returncode == 1 and "/no/such/data: no such data set" in fails.stdout + fails.stderr
         # Relative to a copy that Ray deletes: refused, since all results would be lost.
         lost = self.ray_job_submit(cluster, *train)

@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 
 from app.tracking import MetricWriter, TrackingSettings, finish, open_run, resend
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mlflow-server")]
 
 
 class Server:

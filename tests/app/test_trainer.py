@@ -93,15 +93,9 @@ def test_a_run_is_tracked_and_exported(thinwire, tmp_path: Path, small_dataset: 
     ]
     assert model.source_run_id == run.info.run_id
 
-    # The run's name is taken; an evaluation of the finished run on another number of workers gives the same AUC.
     again = thinwire("train", "--data", str(small_dataset.path), "--name", "first", *sets())
     assert again.wait() == 2
     assert "a run of this name exists" in again.output.splitlines()[-1]
-    alone = ["--set", "cluster.workers=1", "--set", "train.batch_size=256"]
-    other = thinwire("train", "--resume", "runs/first", "--json", "again.json", *alone)
-    assert other.wait() == 0, other.output
-    evaluated = json.loads((tmp_path / "again.json").read_text())["metrics"]
-    assert evaluated["eval/log_loss"] == pytest.approx(result["metrics"]["eval/log_loss"], rel=1e-6)
 
     exported = thinwire("export", "runs/first", "--out", "model")
     assert exported.wait() == 0, exported.output
@@ -129,14 +123,14 @@ def test_a_killed_worker_costs_nothing_but_time(thinwire, tmp_path: Path, small_
     assert len(kept) == 2, "keep_checkpoints"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_a_stopped_run_leaves_no_worker(thinwire, tmp_path: Path, small_dataset: Dataset, number: int) -> None:
+def test_a_stopped_run_leaves_no_worker(thinwire, tmp_path: Path, small_dataset: Dataset) -> None:
+    """By SIGTERM, as `ray job stop` sends it, which becomes the SIGINT of Ctrl-C."""
     data = str(small_dataset.path)
     command = thinwire("train", "--data", data, "--name", "stopped", *sets("train.epochs=1000"))
     command.wait_until(lambda: steps_logged(tmp_path / "runs" / "stopped") > 0)
     workers = command.workers()
     assert len(workers) == 2
-    command.process.send_signal(number)
+    command.process.send_signal(signal.SIGTERM)
     assert command.wait(30) == 130, command.output
     assert command.output.splitlines()[-1] == "thinwire: stopped"
     _, alive = psutil.wait_procs(workers, timeout=10)
