@@ -26,10 +26,9 @@ BYTES_A_SECOND = 5e6  # the slowest upload to wait for
 EXAMPLE_ROWS = 5
 log = logging.getLogger(__name__)
 
-# MLflow tells the author of a model what we decided, and counts two files on a progress bar.
+# MLflow tells what it does for the author of a model, and counts two files on a progress bar.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
-warnings.filterwarnings("ignore", message=".*Add type hints to the `predict` method", category=UserWarning)
 
 
 def log_exported_model(
@@ -88,8 +87,9 @@ def _save(
     from mlflow.models import Model, infer_signature
 
     frame, dense = _frame(input_example)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # integer columns cannot hold missing values: ids never miss
+    # That integer columns cannot hold missing values (ids never miss), and that `predict` has no type hints (see there).
+    # Recorded, since MLflow puts a filter of its own before ours.
+    with warnings.catch_warnings(record=True):
         signature = infer_signature(frame, np.asarray(scores, dtype=np.float32))
         mlflow.pyfunc.save_model(
             str(path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -69,6 +70,9 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
     _check_run_folder(folder, resume)
     with data_progress(console) as progress:
         dataset = open_dataset(config, progress)
+    console.print(f"data   {dataset.path}", highlight=False, soft_wrap=True)
+    where = config.cluster.address or os.environ.get("RAY_ADDRESS") or "this machine"
+    console.print(f"ray    {config.cluster.workers} workers on {where}", highlight=False, soft_wrap=True)
     cluster.connect(config.cluster)
     try:
         device = cluster.choose_device(config.cluster)
