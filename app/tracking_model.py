@@ -87,7 +87,7 @@ def _save(
     from mlflow.models import Model, infer_signature
 
     frame, dense = _frame(input_example)
-    # That integer columns cannot hold missing values (ids never miss), and that `predict` has no type hints (see there).
+    # That integer columns cannot hold missing values (ids never miss), and that `predict` has no type hints.
     # Recorded, since MLflow puts a filter of its own before ours.
     with warnings.catch_warnings(record=True):
         signature = infer_signature(frame, np.asarray(scores, dtype=np.float32))
