@@ -46,6 +46,8 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/$(DEVICE)-nod
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade "pip>=25" "setuptools>=77" wheel
 	$(PIP) install --quiet -c requirements/constraints.txt -e ".[dev]"
+	@# The two builds of fbgemm share a folder: the other one must go first.
+	@$(PIP) uninstall --quiet --yes fbgemm-gpu fbgemm-gpu-cpu 2>/dev/null || true
 	$(PIP) install --quiet --no-deps -r requirements/$(DEVICE)-nodeps.txt
 	@if [ "$(DEVICE)" = cuda ]; then $(PIP) install --quiet "cupy-cuda13x==14.*"; fi
 	@rm -f $(VENV)/.ready-*; touch $@

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -49,6 +50,12 @@ class Board:
     def read(self, seen: int) -> tuple[list[str], int, int, Metrics, bool]:
         """Lines after the first `seen`, step, total steps, the newest metrics, and whether a rank failed for good."""
         return self._lines[seen:], self._step, self._total, self._metrics, self._fatal is not None
+
+
+def start_board() -> Any:
+    """The actor, on this node: a worker's node may be lost, and the board must not go with it."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
 
 
 class BoardView:

@@ -117,6 +117,7 @@ def train(
     from app.trainer import run_training
 
     console = Console()
+    check_json(json_file)
     result = run_training(config, preset=preset, resume=resume is not None, console=console)
     print_result(result, console)
     write_json(json_file, asdict(result))
@@ -222,14 +223,14 @@ def bench_loader(data: Path | None, source: Path | None, quick: bool, json_file:
 def doctor(preset: str | None, config_file: Path | None, assignments: tuple[str, ...], json_file: Path | None) -> None:
     """Check versions, devices, network interface, tracking server and storage, and say how to mend each."""
     from app.config import load_config
-    from app.doctor import diagnose, print_checks
+    from app.doctor import device_installed, diagnose, print_checks
     from app.tracked_run import tracking_uri
 
     config = load_config(preset, config_file, assignments)
     checks = diagnose(
         tracking_uri=tracking_uri(config),
         storage_path=config.run.storage,
-        device="cuda" if config.cluster.device == "cuda" else "cpu",
+        device=device_installed() if config.cluster.device == "auto" else config.cluster.device,
     )
     print_checks(checks)
     write_json(json_file, {"checks": [asdict(check) for check in checks]})
@@ -250,6 +251,12 @@ def submit(address: str, working_dir: Path, limit_mb: int, entrypoint: tuple[str
     from app.submit import submit as submit_job
 
     sys.exit(submit_job(address, working_dir, list(entrypoint), limit=limit_mb * 1_000_000))
+
+
+def check_json(file: Path | None) -> None:
+    """Find out before hours of work that the result cannot be written."""
+    if file is not None and not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise UserError("cannot write it", where=f"--json {file}", fix="name a file in a folder that exists")
 
 
 def write_json(file: Path | None, result: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from typing import Literal
 
 import ray
 
 from app.config import ClusterOptions
 from pipelines.errors import UserError
+from pipelines.ray_tasks import knock
 
 # Nothing travels through the object store but small messages.
 _OBJECT_STORE_BYTES = 256 * 1024**2
@@ -38,7 +38,7 @@ def connect(options: ClusterOptions) -> None:
         )
         return
     try:
-        _knock(address)
+        knock(address)
         ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
@@ -46,13 +46,6 @@ def connect(options: ClusterOptions) -> None:
             where="cluster.address",
             fix="start one, or unset it and RAY_ADDRESS to run on this machine",
         ) from error
-
-
-def _knock(address: str) -> None:
-    """Raises OSError in seconds where nothing listens; Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def choose_device(options: ClusterOptions) -> Literal["cpu", "cuda"]:
@@ -80,3 +73,11 @@ def choose_device(options: ClusterOptions) -> Literal["cpu", "cuda"]:
             fix="use fewer workers or cpus_per_worker, or add nodes",
         )
     return device
+
+
+def waiting_for(options: ClusterOptions, device: str) -> str:
+    """What other jobs hold of what the workers need, for people; empty if nothing."""
+    free = ray.available_resources()
+    needed = {"CPU": options.workers * options.cpus_per_worker} | ({"GPU": options.workers} if device == "cuda" else {})
+    short = [f"{int(free.get(kind, 0))} of {n} {kind}s are free" for kind, n in needed.items() if free.get(kind, 0) < n]
+    return ", ".join(short)

@@ -54,7 +54,8 @@ class ClusterOptions(Options):
 
 class TrackingOptions(Options):
     uri: str | None = None
-    """MLflow tracking URI; default: the SQLite file mlflow.db in `run.storage`, or in ./runs if that is no path."""
+    """MLflow tracking URI; default: the SQLite file mlflow.db in `run.storage`, or in
+    ~/.local/share/thinwire if that is no path."""
     experiment: str = "thinwire"
     """MLflow experiment."""
     on_error: Literal["continue", "stop"] = "continue"
@@ -80,7 +81,11 @@ class RunConfig(Options):
 
 
 def load_config(
-    preset: str | None = None, file: Path | None = None, assignments: Iterable[str] = (), base: dict | None = None
+    preset: str | None = None,
+    file: Path | None = None,
+    assignments: Iterable[str] = (),
+    base: dict[str, Any] | None = None,
+    overrides: dict[str, Any] | None = None,
 ) -> RunConfig:
     """Put a configuration together.
 
@@ -89,6 +94,7 @@ def load_config(
         file: YAML with any of the sections.
         assignments: `section.key=value`, the value in YAML.
         base: plain configuration that the others change, as that of a run to resume.
+        overrides: sections that win over all others, as options of the command do.
 
     Raises:
         UserError: an unknown key or preset (with the nearest one), a wrong type, an unreadable file.
@@ -103,6 +109,7 @@ def load_config(
         _merge(values, read_yaml(file))
     for text in assignments:
         _merge(values, _assignment(text))
+    _merge(values, overrides or {})
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -91,7 +91,7 @@ def require_training_stack() -> None:
 
         _ = torch.ops.fbgemm.asynchronous_complete_cumsum
     except Exception as error:  # a wheel for another torch fails in many ways: ImportError, OSError, RuntimeError
-        check = _training_check(f"{type(error).__name__}: {error}", _device_installed())
+        check = _training_check(f"{type(error).__name__}: {error}", device_installed())
         raise UserError(f"{check.found}; needed: {check.needed}", where=check.name, fix=check.fix) from error
 
 
@@ -240,7 +240,7 @@ def _training_check(error: str, device: Device) -> Check:
     wrong = [name for name, wanted in TRIO.items() if not f"{versions[name]}.".startswith(f"{wanted}.")]
     needed = ", ".join(f"{name} {version}.*" for name, version in TRIO.items())
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    if versions["fbgemm-gpu"] != "missing" and _device_installed() == "cpu":
+    if versions["fbgemm-gpu"] != "missing" and device_installed() == "cpu":
         found += " (its CPU wheel)"
         wrong += ["fbgemm-gpu"] if device == "cuda" else []
     if error:
@@ -248,7 +248,7 @@ def _training_check(error: str, device: Device) -> Check:
     return Check("training packages", not error and not wrong, found, needed, f"make setup DEVICE={device}")
 
 
-def _device_installed() -> Device:
+def device_installed() -> Device:
     """The device of the fbgemm wheel."""
     try:
         importlib.metadata.version("fbgemm-gpu")

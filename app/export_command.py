@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
-from ray.train import Checkpoint, Result
+from ray.train import Checkpoint
 
-from app.config import load_config, parse_yaml
-from app.storage import CONFIG, open_storage, read_text, resolve_storage
+from app.checkpoints import find_checkpoint
+from app.storage import CONFIG, open_storage, resolve_storage
 from pipelines.checkpoint import STATE, read_state
-from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
 
@@ -28,17 +27,15 @@ def run_export(run: str, out: Path) -> dict[str, Any]:
         checkpoint, folder = Checkpoint(path, filesystem), where.rpartition("/")[0]
     else:
         checkpoint, folder = newest_checkpoint(where), where
-    file = f"{folder}/{CONFIG}"
-    config = load_config(base=parse_yaml(read_text(file), file))
     with checkpoint.as_directory() as local:
         step = read_state(Path(local))["position"]["step"]
-        export_checkpoint(Path(local), out, config.model, Dataset(read_state(Path(local))["dataset_path"]))
+        export_checkpoint(Path(local), out)
     print(f"exported step {step:,} of {folder} to {out / 'model.pt'} and {out / 'score.py'}")
     return {"run": folder, "checkpoint": checkpoint.path, "step": step, "out": str(out)}
 
 
 def newest_checkpoint(folder: str) -> Checkpoint:
-    """The newest complete checkpoint of a run, as Ray Train recorded it.
+    """`find_checkpoint` that insists.
 
     Raises:
         UserError: it is no run, or has none.
@@ -46,10 +43,7 @@ def newest_checkpoint(folder: str) -> Checkpoint:
     filesystem, path = open_storage(folder)
     if filesystem.get_file_info(f"{path}/{CONFIG}").type != pafs.FileType.File:
         raise UserError("neither a run nor a checkpoint", where=folder, fix="name a folder inside run.storage")
-    try:
-        checkpoint = Result.from_path(path, filesystem).checkpoint
-    except (RuntimeError, OSError, ValueError):
-        checkpoint = None
+    checkpoint = find_checkpoint(folder)
     if checkpoint is None:
         raise UserError("the run has no checkpoint yet", where=folder, fix="train on, or set train.checkpoint_every")
     return checkpoint

@@ -23,7 +23,6 @@ def probe(data_path: str, storage_token: str) -> dict[str, Any]:
         storage_token: a file that the driver wrote into the storage path; empty: not to be looked for.
     """
     manifest = Path(data_path) / "manifest.json"
-    stat = os.statvfs("/dev/shm") if Path("/dev/shm").exists() else None
     return {
         "hostname": socket.gethostname(),
         "python": platform.python_version(),
@@ -34,7 +33,6 @@ def probe(data_path: str, storage_token: str) -> dict[str, Any]:
         "resolves_to": resolve(socket.gethostname()),
         "interfaces": interfaces(),
         "socket_ifname": os.environ.get("GLOO_SOCKET_IFNAME", ""),
-        "shm_free": stat.f_bavail * stat.f_frsize if stat else 0,
     }
 
 

@@ -34,8 +34,6 @@ class NodeReport:
     interfaces: dict[str, str] = field(default_factory=dict)
     socket_ifname: str = ""
     """GLOO_SOCKET_IFNAME in the worker's environment."""
-    shm_free: int = 0
-    """Bytes free in /dev/shm."""
     error: str = ""
     """Why the node could not answer."""
 

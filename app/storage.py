@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -43,8 +44,10 @@ def resolve_storage(storage: str) -> str:
 
 
 def local_storage(storage: str) -> Path:
-    """The storage if it is a path, else ./runs: where files that cannot live behind a URI go."""
-    return Path(resolve_storage("runs" if is_uri(storage) else storage))
+    """The storage if it is a path, else ~/.local/share/thinwire: where files that cannot live behind a URI go."""
+    if not is_uri(storage):
+        return Path(resolve_storage(storage))
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "thinwire"
 
 
 def open_storage(storage: str) -> tuple[pafs.FileSystem, str]:

@@ -22,11 +22,10 @@ def open_tracked_run(config: RunConfig, name: str, dataset: Dataset, resume: boo
         uri=tracking_uri(config),
         experiment=config.tracking.experiment,
         on_error=config.tracking.on_error,
-        system_metrics=config.tracking.system_metrics,
     )
-    if resume and (found := tracking.reopen_run(local)):
-        return found
     tags = tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic)
+    if resume and (found := tracking.reopen_run(local, config_yaml=config.to_yaml(), tags=tags)):
+        return found
     return tracking.open_run(
         settings,
         folder=local,

@@ -74,10 +74,8 @@ class TrackingSettings:
     uri: str = ""
     """MLflow tracking URI; empty: `sqlite:///<working folder>/mlflow.db`."""
     experiment: str = "thinwire"
-    run_name: str = ""
     on_error: Literal["continue", "stop"] = "continue"
     """What to do when the server cannot be reached at the start: train with local files only, or stop."""
-    system_metrics: bool = True
 
 
 def open_run(
@@ -106,7 +104,7 @@ def open_run(
         "folder": str(folder),
         "started_ms": time.time_ns() // 1_000_000,
         "experiment": settings.experiment,
-        "run_name": run_name or settings.run_name,
+        "run_name": run_name,
         "params": {clean_name(k): short_value(v) for k, v in params.items()},
         "tags": {**tags, **({"mlflow.parentRunId": parent_run_id} if parent_run_id else {})},
         "config_yaml": config_yaml,
@@ -146,17 +144,19 @@ def finish(handle: RunHandle, status: Status, tags: dict[str, str] | None = None
     return True
 
 
-def reopen_run(folder: Path) -> RunHandle | None:
-    """The run that `open_run` made in `folder`, marked as running again; None if there is none."""
+def reopen_run(folder: Path, *, config_yaml: str, tags: dict[str, str]) -> RunHandle | None:
+    """The run that `open_run` made in `folder`, running again with a configuration and tags that may have changed; None
+    if there is none. Its parameters stay those of the first start, which MLflow never changes."""
     if not (folder / RUN).is_file():
         return None
     record = _read_record(folder)
     record.pop("status", None)
+    record.update(config_yaml=config_yaml, tags={**record["tags"], **tags})
     _write_record(folder, record)
     handle = RunHandle(record["uri"], record["run_id"], str(folder), record["started_ms"])
     if handle.run_id:
         try:
-            bounded(lambda: connect(handle.uri).update_run(handle.run_id, status="RUNNING"), START_LIMIT)
+            bounded(lambda: _mark_running(connect(handle.uri), record), START_LIMIT)
         except Exception as error:  # the server is down for now: the metrics are sent when it is back
             log.warning("MLflow run %s is not marked running: %s", handle.run_id, one_line(error))
     return handle
@@ -274,6 +274,15 @@ def _describe(uri: str, record: dict[str, Any]) -> None:
         bounded(describe, START_LIMIT)
     except Exception as error:
         log.warning("MLflow run %s lacks parameters or config.yaml: %s", record["run_id"], one_line(error))
+
+
+def _mark_running(client: MlflowClient, record: dict[str, Any]) -> None:
+    client.update_run(record["run_id"], status="RUNNING")
+    for key, value in record["tags"].items():
+        client.set_tag(record["run_id"], key, value)
+    if "killed" in client.get_run(record["run_id"]).data.tags:
+        client.delete_tag(record["run_id"], "killed")
+    client.log_text(record["run_id"], record["config_yaml"], "config.yaml")
 
 
 def _end(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:

@@ -11,7 +11,9 @@ import os
 import posixpath
 import re
 import shlex
+import shutil
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -109,7 +111,9 @@ def dashboard_command(uri: str) -> str:
     """The command, or for a server the address, that shows the runs."""
     if uri.startswith(("http://", "https://")):
         return f"open {hide_password(uri)}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(hide_password(uri))}"
+    # Started through its path, as `make demo` does, the command's neighbour is not on PATH.
+    mlflow = "mlflow" if shutil.which("mlflow") else str(Path(sys.executable).with_name("mlflow"))
+    return f"{mlflow} ui --backend-store-uri {shlex.quote(hide_password(uri))}"
 
 
 def hide_password(uri: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,12 +29,14 @@ def configure(
     Raises:
         UserError: options that contradict each other, or a wrong key or value.
     """
-    changes = [*assignments]
+    overrides: dict[str, dict[str, Any]] = {}
     if data is not None:
         # Naming data means not wanting a preset's made-up ones.
-        changes += [f"data.path={data}", "data.synthetic=null"]
+        overrides["data"] = {"path": data, "synthetic": None}
     if resume is None:
-        return load_config(preset, file, changes + ([f"run.name={name}"] if name else []))
+        if name:
+            overrides["run"] = {"name": name}
+        return load_config(preset, file, assignments, overrides=overrides)
     if preset or file or name:
         raise UserError(
             "a resumed run has its own configuration", where="--resume", fix="change single keys with --set"
@@ -42,7 +44,8 @@ def configure(
     storage, _, run = resolve_storage(resume).rstrip("/").rpartition("/")
     file_of_run = f"{storage}/{run}/{CONFIG}"
     saved = parse_yaml(read_text(file_of_run), file_of_run)
-    return load_config(None, None, [*changes, f"run.name={run}", f"run.storage={storage}"], base=saved)
+    overrides["run"] = {"name": run, "storage": storage}
+    return load_config(assignments=assignments, base=saved, overrides=overrides)
 
 
 def print_result(result: TrainResult, console: Console) -> None:
@@ -58,7 +61,8 @@ def print_result(result: TrainResult, console: Console) -> None:
     if "train/samples_per_s" in metrics:
         speed, step_ms = metrics["train/samples_per_s"], metrics["time/step_ms"]
         table.add_row("speed", f"{speed:,.0f} samples/s, {step_ms:.1f} ms/step at the end")
-    table.add_row("time", f"{result.seconds:.0f} s in all")
+    memory = metrics.get("memory/peak_rss_mb", 0.0)
+    table.add_row("time", f"{result.seconds:.0f} s in all; rank 0 took {memory:,.0f} MB of memory at most")
     table.add_row("checkpoint", result.checkpoint)
     if result.export:
         table.add_row("model", f"{result.export}/model.pt, score.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -20,7 +21,8 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
 
 from app import cluster, tracking
-from app.board import Board, BoardView
+from app.board import BoardView, start_board
+from app.checkpoints import find_checkpoint
 from app.config import RunConfig
 from app.data import open_dataset
 from app.preflight import distinct_hosts, preflight
@@ -30,10 +32,12 @@ from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run, tra
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
 from pipelines import score
+from pipelines.checkpoint import check_identity, read_state
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
 from pipelines.job import Job, Metrics
+from pipelines.model import table_configs
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
     _check_run_folder(folder, resume)
     with data_progress(console) as progress:
         dataset = open_dataset(config, progress)
+    if config.data.path is not None:
+        # Saved with the run, which may be resumed from another working folder.
+        config.data.path = str(dataset.path)
+    job = Job(str(dataset.path), config.data, config.model, config.optim, config.sharding, config.train)
+    _check_job(job, dataset, folder, resume)
     console.print(f"data   {dataset.path}", highlight=False, soft_wrap=True)
     where = config.cluster.address or os.environ.get("RAY_ADDRESS") or "this machine"
     console.print(f"ray    {config.cluster.workers} workers on {where}", highlight=False, soft_wrap=True)
@@ -81,12 +90,14 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         )
         uri = tracking.normalise_uri(tracking_uri(config))
         tracking.check_reachable_from_workers(uri, distinct_hosts(reports))
+        if busy := cluster.waiting_for(config.cluster, device):
+            console.print(f"wait   {busy}: the run starts when other jobs have ended", highlight=False, soft_wrap=True)
         run = open_tracked_run(config, name, dataset, resume)
         write_text(f"{folder}/{CONFIG}", config.to_yaml())
         with closed_at_the_end(run) as tags:
             console.print(f"run    {folder}", highlight=False, soft_wrap=True)
             console.print(f"track  {tracking.dashboard_command(run.uri)}", highlight=False, soft_wrap=True)
-            checkpoint, metrics = _fit(config, name, storage, dataset, device, run, console)
+            checkpoint, metrics = _fit(config, name, storage, job, device, run, console)
             tags.update(final_tags(metrics, dataset))
             export = _export(config, checkpoint, run, dataset) if config.run.export else None
     finally:
@@ -109,15 +120,15 @@ def _fit(
     config: RunConfig,
     name: str,
     storage: str,
-    dataset: Dataset,
+    job: Job,
     device: str,
     run: tracking.RunHandle,
     console: Console,
 ) -> tuple[ray.train.Checkpoint, Metrics]:
     """Run the workers to the end; the last checkpoint and the metrics of that step."""
-    board = ray.remote(num_cpus=0)(Board).remote()
+    board = start_board()
     settings = WorkerSettings(
-        job=Job(str(dataset.path), config.data, config.model, config.optim, config.sharding, config.train),
+        job=job,
         run=run,
         board=board,
         run_folder=f"{storage}/{name}",
@@ -128,7 +139,7 @@ def _fit(
         work,
         train_loop_config=settings,
         torch_config=TorchConfig(
-            backend="nccl" if device == "cuda" else "gloo", timeout_s=int(config.cluster.collective_timeout_s)
+            backend="nccl" if device == "cuda" else "gloo", timeout_s=math.ceil(config.cluster.collective_timeout_s)
         ),
         scaling_config=ray.train.ScalingConfig(
             num_workers=config.cluster.workers,
@@ -183,14 +194,23 @@ def _check_run_folder(folder: str, resume: bool) -> None:
         raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
 
 
+def _check_job(job: Job, dataset: Dataset, folder: str, resume: bool) -> None:
+    """What the workers would refuse, found before anything is started or written."""
+    for split in (job.data.train_split, job.data.valid_split):
+        dataset.split(split)
+    table_configs(job.model, dataset)
+    checkpoint = find_checkpoint(folder) if resume else None
+    if checkpoint is not None:
+        with checkpoint.as_directory() as local:
+            check_identity(read_state(Path(local)), job, dataset, checkpoint.path)
+
+
 def _export(config: RunConfig, checkpoint: ray.train.Checkpoint, run: tracking.RunHandle, dataset: Dataset) -> Path:
     """The final model beside the run, and in MLflow with a signature."""
     with checkpoint.as_directory() as folder:
-        out = export_checkpoint(Path(folder), Path(run.folder) / "export", config.model, dataset)
+        out = export_checkpoint(Path(folder), Path(run.folder) / "export")
     example = example_rows(dataset, config.data.valid_split)
-    dense = np.stack([example[d.name] for d in dataset.manifest.dense], axis=1)
-    ids = {t.name: example[t.name] for t in dataset.manifest.tables}
-    log_exported_model(run, out, example, score.predict(score.load(out / "model.pt"), dense, ids))
+    log_exported_model(run, out, example, score_rows(out, dataset, example))
     return out
 
 
@@ -201,3 +221,12 @@ def example_rows(dataset: Dataset, split: str, rows: int = 5) -> dict[str, Any]:
     multi = {t.name for t in dataset.manifest.tables if t.multi_hot}
     names = [d.name for d in dataset.manifest.dense] + [t.name for t in dataset.manifest.tables]
     return {n: table[n].to_pylist() if n in multi else table[n].to_numpy() for n in names}
+
+
+def score_rows(export: Path, dataset: Dataset, rows: dict[str, Any]) -> np.ndarray:
+    """Click probabilities float32 [n] of `example_rows` by an exported model."""
+    dense = [rows[d.name] for d in dataset.manifest.dense]
+    n = len(rows[dataset.manifest.tables[0].name])
+    ids = {t.name: rows[t.name] for t in dataset.manifest.tables}
+    stacked = np.stack(dense, axis=1) if dense else np.empty((n, 0), np.float32)
+    return score.predict(score.load(export / "model.pt"), stacked, ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,22 @@ def work(settings: WorkerSettings) -> None:
     hooks.finish(metrics)
 
 
+def _open_writer(settings: WorkerSettings) -> MetricWriter:
+    try:
+        return MetricWriter(settings.run, system_metrics=settings.system_metrics)
+    except OSError:
+        # With a URI as storage the run's local folder is the driver's, and may not be to be had on this host.
+        elsewhere = replace(settings.run, folder=tempfile.mkdtemp(prefix="thinwire-run-"))
+        return MetricWriter(elsewhere, system_metrics=settings.system_metrics)
+
+
 class RayHooks:
     """`pipelines.job.Hooks` on Ray Train. Only rank 0 logs and speaks; all ranks save."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._first = ray.train.get_context().get_world_rank() == 0
-        self._writer = MetricWriter(settings.run, system_metrics=settings.system_metrics) if self._first else None
+        self._writer = _open_writer(settings) if self._first else None
 
     def say(self, text: str) -> None:
         if self._first:

@@ -43,6 +43,7 @@ class Contender:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    output: Path
     turns: list[float] = field(default_factory=list)
     """Median step time of each turn in ms."""
 
@@ -60,16 +61,17 @@ class Contender:
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the process and all below it."""
-        root = psutil.Process(self.process.pid)
-        for process in (*root.children(recursive=True), root):
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                os.kill(process.pid, number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.process.pid)
+            for process in (*root.children(recursive=True), root):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
 
     def warm_up(self) -> None:
         end = time.monotonic() + START_LIMIT_S
         while len(self.points()) < WARM_UP_WINDOWS:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise click.ClickException(f"{self.name} does not train; its output is in {self.log.parent}")
+                raise click.ClickException(f"{self.name} does not train:\n{self.output.read_text()[-2000:]}")
             time.sleep(0.2)
 
     def take_turn(self, seconds: float, log_every: int) -> None:
@@ -83,6 +85,8 @@ class Contender:
             for p in self.points()
             if p["time"] - log_every * p["step_ms"] / 1000 > start + SETTLE_S and p["time"] < end
         ]
+        if not inside:
+            raise click.ClickException(f"no window of {log_every} steps fits into a turn: give longer --seconds")
         self.turns.append(statistics.median(inside))
 
 
@@ -93,7 +97,7 @@ def contender(name: str, command: list[str], folder: Path, log: Path) -> Iterato
         process = subprocess.Popen(
             [sys.executable, "-m", *command], cwd=folder, stdout=output, stderr=output, start_new_session=True
         )
-    started = Contender(name, process, log)
+    started = Contender(name, process, log, folder / f"{name}.txt")
     try:
         started.warm_up()
         started.signal_all(signal.SIGSTOP)

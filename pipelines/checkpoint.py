@@ -1,7 +1,7 @@
 """Save and load everything that a run needs to go on exactly where it was.
 
 A checkpoint folder holds what `torch.distributed.checkpoint` writes (each rank its own shards, so that any number of
-ranks can load it), `rng_RANK.pt`, and `state.json`: the position in the data and what the model is.
+ranks can load it), `rng_RANK.pt`, and `state.json`: the position in the data, what the model is, and its inputs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from pipelines.dataset import MANIFEST, Dataset
 from pipelines.errors import UserError
+from pipelines.job import Job
+from pipelines.model import table_configs
 
 STATE = "state.json"
 
@@ -39,22 +41,32 @@ class Position:
         return replace(self, epoch=self.epoch + 1, sample=0)
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What must agree between a checkpoint and the run that loads it."""
+def identity(job: Job, dataset: Dataset) -> dict[str, Any]:
+    """What must agree between a checkpoint and the run that loads it: model, optimisers, seed, data and their order."""
+    tables = {
+        column: [config.num_embeddings, config.embedding_dim]
+        for column, config in zip(dataset.table_rows, table_configs(job.model, dataset), strict=True)
+    }
+    return {
+        **{f"table {column}": shape for column, shape in tables.items()},
+        **{f"model.{k}": v for k, v in job.model.model_dump(exclude={"table_dims", "table_rows"}).items()},
+        "optim.sparse": job.optim.sparse,
+        "optim.dense": job.optim.dense,
+        "train.seed": job.train.seed,
+        "data.train_split": job.data.train_split,
+        "data.shuffle": job.data.shuffle,
+        "data.window_groups": job.data.window_groups,
+        "data set": hashlib.sha256((dataset.path / MANIFEST).read_bytes()).hexdigest()[:16],
+    }
 
-    data: str
-    """Digest of the data set's manifest."""
-    seed: int
-    arch: str
-    sparse_optimizer: str
-    dense_optimizer: str
-    tables: dict[str, list[int]]
-    """Rows and dimension of each table."""
 
-
-def data_digest(dataset: Dataset) -> str:
-    return hashlib.sha256((dataset.path / MANIFEST).read_bytes()).hexdigest()
+def inputs(dataset: Dataset) -> dict[str, Any]:
+    """What a model of this data set takes, for its export."""
+    return {
+        "dense_columns": [d.name for d in dataset.manifest.dense],
+        "tables": list(dataset.table_rows),
+        "transform": dataset.manifest.transform,
+    }
 
 
 def save(
@@ -62,7 +74,7 @@ def save(
     model: DistributedModelParallel,
     optimizer: CombinedOptimizer,
     position: Position,
-    identity: Identity,
+    job: Job,
     dataset: Dataset,
 ) -> None:
     """Write this rank's part into `folder`. Call it on every rank; their folders merged are one checkpoint."""
@@ -73,23 +85,26 @@ def save(
     if rank == 0:
         state = {
             "position": asdict(position),
-            "identity": asdict(identity),
             "world_size": dist.get_world_size(),
-            "dataset_path": str(dataset.path),
+            "identity": identity(job, dataset),
+            "inputs": inputs(dataset),
+            "model": job.model.model_dump(),
         }
         (folder / STATE).write_text(json.dumps(state, indent=1))
 
 
-def load(folder: Path, model: DistributedModelParallel, optimizer: CombinedOptimizer, identity: Identity) -> Position:
+def load(
+    folder: Path, model: DistributedModelParallel, optimizer: CombinedOptimizer, job: Job, dataset: Dataset
+) -> Position:
     """Load into a model of any number of ranks and any sharding plan. Call it on every rank.
 
     The random state is restored when the number of ranks is the saved one.
 
     Raises:
-        UserError: the checkpoint is of another model, optimiser, seed or data set.
+        UserError: the checkpoint is of another model, optimiser, seed, data set or data order.
     """
     state = read_state(folder)
-    _check_identity(Identity(**state["identity"]), identity, folder)
+    check_identity(state, job, dataset, str(folder))
     for _, part in optimizer.optimizers:
         if isinstance(part, KeyedOptimizerWrapper):
             # Torch creates its state in the first step; loading needs the tensors to load into.
@@ -117,22 +132,21 @@ def read_state(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def _check_identity(saved: Identity, ours: Identity, folder: Path) -> None:
-    for name, rows_dim in ours.tables.items():
-        if saved.tables.get(name) != rows_dim:
-            raise UserError(
-                f"table '{name}' is {saved.tables.get(name, 'absent')} in the checkpoint and {rows_dim} in this run",
-                where=str(folder),
-                fix="use the configuration of the saved run",
-            )
-    for field in ("arch", "sparse_optimizer", "dense_optimizer", "seed", "data"):
-        if getattr(saved, field) != getattr(ours, field):
-            what = (
-                "was made from another data set"
-                if field == "data"
-                else (f"has {field} {getattr(saved, field)}, this run {getattr(ours, field)}")
-            )
-            raise UserError(f"the checkpoint {what}", where=str(folder), fix="use the configuration of the saved run")
+def check_identity(state: dict[str, Any], job: Job, dataset: Dataset, where: str) -> None:
+    """Compare a checkpoint's state with the run that would load it.
+
+    Raises:
+        UserError: they differ; names the first difference.
+    """
+    saved, ours = state["identity"], identity(job, dataset)
+    for key in (*ours, *saved):
+        if saved.get(key) == ours.get(key):
+            continue
+        if key == "data set":
+            what = "the checkpoint was made from another data set"
+        else:
+            what = f"{key} is {saved.get(key, 'absent')} in the checkpoint and {ours.get(key, 'absent')} in this run"
+        raise UserError(what, where=where, fix="go on with the settings of the saved run, or start a new one")
 
 
 def _rng_state() -> dict[str, torch.Tensor]:

@@ -125,6 +125,11 @@ class Dataset:
         return self.manifest.splits[name]
 
 
+def module_name(column: str) -> str:
+    """The table's name inside the model: torch refuses some, such as `type`, and every one with a dot."""
+    return "table_" + column.replace("%", "%25").replace(".", "%2E")
+
+
 def part_schema(manifest: Manifest) -> pa.Schema:
     """The Arrow schema that every part of the data set has."""
     fields = [pa.field("label", pa.uint8(), nullable=False)]

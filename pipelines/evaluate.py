@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torchrec.datasets.utils import Batch
 
-from pipelines.job import Metrics
+from pipelines.job import DivergedError, Metrics
 from pipelines.metrics import auc, gather_scores, log_loss, normalized_entropy
 from pipelines.run_state import RunState
 
@@ -21,11 +21,18 @@ def evaluate(run: RunState) -> Metrics:
     Returns:
         On rank 0 `eval/auc`, `eval/ne`, `eval/log_loss` and `eval/rows`, without those that are undefined (one class
         only); elsewhere nothing.
+
+    Raises:
+        DivergedError: a score is NaN.
     """
     scored = gather_scores(*_score(run))
     if scored is None:
         return {}
     logits, labels = scored
+    if np.isnan(logits).any():
+        raise DivergedError(
+            f"{np.isnan(logits).sum():,} of {logits.size:,} scores are NaN at step {run.position.step:,}"
+        )
     metrics = summarise(labels, logits)
     if "eval/auc" not in metrics:
         run.hooks.say(f"AUC and NE are undefined: all {labels.size:,} rows of the valid split have one label")

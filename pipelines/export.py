@@ -14,9 +14,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 import pipelines.score
 from pipelines.checkpoint import read_state
-from pipelines.dataset import Dataset
+from pipelines.dataset import module_name
 from pipelines.errors import UserError
-from pipelines.options import ModelOptions
 
 _RENAMES = [
     (r"^sparse_arch\.embedding_bag_collection\.embedding_bags\.(.+)\.weight$", r"tables.\1.weight"),
@@ -32,7 +31,7 @@ _LAST_LAYER = re.compile(r"^over_arch\.model\.1\.(.+)$")
 _PREFIX = "model.model."
 
 
-def export_checkpoint(checkpoint: Path, out: Path, model: ModelOptions, dataset: Dataset) -> Path:
+def export_checkpoint(checkpoint: Path, out: Path) -> Path:
     """Write `model.pt` (state dict and configuration) and `score.py` into `out`.
 
     One process reads all shards: it needs memory for all tables, but not for the optimiser.
@@ -40,7 +39,8 @@ def export_checkpoint(checkpoint: Path, out: Path, model: ModelOptions, dataset:
     Raises:
         UserError: `checkpoint` is not one.
     """
-    read_state(checkpoint)
+    saved = read_state(checkpoint)
+    model = saved["model"]
     try:
         metadata = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     except OSError as error:
@@ -54,14 +54,14 @@ def export_checkpoint(checkpoint: Path, out: Path, model: ModelOptions, dataset:
         # It warns that there is no process group, which is what no_dist says.
         warnings.simplefilter("ignore", UserWarning)
         dcp.load(weights, checkpoint_id=checkpoint, no_dist=True)
-    layers = len(model.over_layers)
+    layers = len(model["over_layers"])
     state = {_plain_name(key.removeprefix(_PREFIX), layers): value for key, value in weights.items()}
     out.mkdir(parents=True, exist_ok=True)
     partial = out / "model.pt.partial"
-    torch.save({"config": _config(model, dataset, state), "state_dict": state}, partial)
+    torch.save({"config": _config(model, saved["inputs"], state), "state_dict": state}, partial)
+    pipelines.score.load(partial)  # raises unless it fits
     partial.replace(out / "model.pt")
     shutil.copyfile(pipelines.score.__file__, out / "score.py")
-    pipelines.score.load(out / "model.pt")
     return out
 
 
@@ -79,11 +79,7 @@ def _plain_name(name: str, over_layers: int) -> str:
     raise RuntimeError(f"the export does not know the parameter {name}")
 
 
-def _config(model: ModelOptions, dataset: Dataset, state: dict[str, torch.Tensor]) -> dict[str, Any]:
-    tables = [t.name for t in dataset.manifest.tables]
-    return {
-        **model.model_dump(exclude={"table_dims", "table_rows"}),
-        "dense_columns": [d.name for d in dataset.manifest.dense],
-        "tables": {name: list(state[f"tables.{name}.weight"].shape) for name in tables},
-        "transform": dataset.manifest.transform,
-    }
+def _config(model: dict[str, Any], inputs: dict[str, Any], state: dict[str, torch.Tensor]) -> dict[str, Any]:
+    shapes = {table: list(state[f"tables.{module_name(table)}.weight"].shape) for table in inputs["tables"]}
+    layers = {key: value for key, value in model.items() if key not in ("table_dims", "table_rows")}
+    return {**layers, **inputs, "tables": shapes}

@@ -13,7 +13,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from pipelines.dataset import Dataset
+from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
 from pipelines.options import ModelOptions
 
@@ -46,7 +46,7 @@ def table_configs(options: ModelOptions, dataset: Dataset) -> list[EmbeddingBagC
             )
         configs.append(
             EmbeddingBagConfig(
-                name=table.name,
+                name=module_name(table.name),
                 feature_names=[table.name],
                 num_embeddings=rows,
                 embedding_dim=options.table_dims.get(table.name, options.embedding_dim),
@@ -78,10 +78,10 @@ class ProjectedSparseArch(nn.Module):
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
         pooled = self.embedding_bag_collection(features).to_dict()
-        rows = [
-            self.projections[name](pooled[name]) if name in self.projections else pooled[name]
-            for name in self.sparse_feature_names
-        ]
+        rows = []
+        for column in self.sparse_feature_names:
+            name = module_name(column)
+            rows.append(self.projections[name](pooled[column]) if name in self.projections else pooled[column])
         return torch.stack(rows, dim=1)
 
 

@@ -25,8 +25,8 @@ from pipelines.errors import UserError
 from pipelines.files import write_bytes
 from pipelines.formats import Schema, load_schema
 from pipelines.ingest import Parsed, ParseJob
-from pipelines.jobs import cluster, run_jobs
 from pipelines.ranking import Ranked, RankJob
+from pipelines.ray_tasks import cluster, run_jobs
 from pipelines.readers import Reader
 from pipelines.segments import SegmentInfo
 from pipelines.sources import find_files

@@ -13,7 +13,7 @@ from torchrec.datasets.utils import Batch
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
 from pipelines import checkpoint
-from pipelines.checkpoint import Identity, Position
+from pipelines.checkpoint import Position
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.job import Hooks, Job
@@ -44,7 +44,8 @@ class RunState:
     def __init__(self, job: Job, hooks: Hooks, device: torch.device) -> None:
         self.job, self.hooks, self.device = job, hooks, device
         self.dataset = Dataset(job.dataset_path)
-        self._tables = table_configs(job.model, self.dataset)
+        configs = table_configs(job.model, self.dataset)
+        self._table_rows = dict(zip(self.dataset.table_rows, (c.num_embeddings for c in configs), strict=True))
         self.loader = self._loader(job.data.train_split)
         self.valid = self._loader(job.data.valid_split)
         if not self.loader.steps_per_epoch:
@@ -70,7 +71,7 @@ class RunState:
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of a checkpoint."""
-        checkpoint.save(folder, self.model, self.optimizer, self.position, self._identity(), self.dataset)
+        checkpoint.save(folder, self.model, self.optimizer, self.position, self.job, self.dataset)
 
     def _loader(self, split: str) -> Loader:
         return Loader(
@@ -83,7 +84,7 @@ class RunState:
             seed=self.job.train.seed,
             window_groups=self.job.data.window_groups,
             prefetch=self.job.data.prefetch,
-            table_rows={c.name: c.num_embeddings for c in self._tables},
+            table_rows=self._table_rows,
         )
 
     def _build_model(self) -> None:
@@ -101,19 +102,9 @@ class RunState:
         with self.hooks.restore() as folder:
             if folder is None:
                 return Position()
-            position = checkpoint.load(folder, self.model, self.optimizer, self._identity())
+            position = checkpoint.load(folder, self.model, self.optimizer, self.job, self.dataset)
         self.hooks.say(f"resumed at step {position.step:,}, epoch {position.epoch + 1}, row {position.sample:,} of it")
         return position
-
-    def _identity(self) -> Identity:
-        return Identity(
-            data=checkpoint.data_digest(self.dataset),
-            seed=self.job.train.seed,
-            arch=self.job.model.arch,
-            sparse_optimizer=self.job.optim.sparse,
-            dense_optimizer=self.job.optim.dense,
-            tables={c.name: [c.num_embeddings, c.embedding_dim] for c in self._tables},
-        )
 
     def _total_steps(self) -> int:
         here, train = self.position, self.job.train

@@ -32,9 +32,14 @@ class Model(nn.Module):
         self.config = config
         dim, tables = config["embedding_dim"], config["tables"]
         self.tables = nn.ModuleDict(
-            {n: nn.EmbeddingBag(r, d, mode=config["pooling"], include_last_offset=True) for n, (r, d) in tables.items()}
+            {
+                module_name(n): nn.EmbeddingBag(rows, d, mode=config["pooling"], include_last_offset=True)
+                for n, (rows, d) in tables.items()
+            }
         )
-        self.projections = nn.ModuleDict({n: nn.Linear(d, dim, bias=False) for n, (_, d) in tables.items() if d != dim})
+        self.projections = nn.ModuleDict(
+            {module_name(n): nn.Linear(d, dim, bias=False) for n, (_, d) in tables.items() if d != dim}
+        )
         self.bottom = _mlp([len(config["dense_columns"]), *config["dense_layers"], dim], last_relu=True)
         vectors = len(tables) + 1
         over_inputs = {
@@ -54,8 +59,9 @@ class Model(nn.Module):
         """Logits float32 [n] of dense float32 [n, dense columns] and, by table, ids int64 and offsets int64 [n + 1]."""
         bottom = self.bottom(dense)
         vectors = [bottom]
-        for name, table in self.tables.items():
-            pooled = table(*bags[name])
+        for column in self.config["tables"]:
+            name = module_name(column)
+            pooled = self.tables[name](*bags[column])
             vectors.append(self.projections[name](pooled) if name in self.projections else pooled)
         return self.over(self._interact(bottom, torch.stack(vectors, dim=1))).squeeze(-1)
 
@@ -85,6 +91,11 @@ class _CrossNet(nn.Module):
         for v, w, bias in zip(self.v, self.w, self.bias, strict=True):
             x = first * (x @ v.T @ w.T + bias) + x
         return x
+
+
+def module_name(table: str) -> str:
+    """Torch refuses some names of modules, such as `type`, and every one with a dot."""
+    return "table_" + table.replace("%", "%25").replace(".", "%2E")
 
 
 def _mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:

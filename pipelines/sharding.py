@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torchrec.distributed.collective_utils import invoke_on_rank_and_broadcast_result
+from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -22,6 +24,7 @@ from torchrec.distributed.sharding_plan import (
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from pipelines.dataset import module_name
 from pipelines.errors import UserError
 from pipelines.options import OptimOptions, ShardingOptions, ShardOptions
 
@@ -73,9 +76,10 @@ def make_plan(
     world_size = dist.get_world_size()
     path, ebc = _embedding_collection(model)
     names = [c.name for c in ebc.embedding_bag_configs()]
-    for table, shard in options.tables.items():
-        _check_stated(table, shard, names, world_size, device)
-    stated = {t: _generator(s) for t, s in options.tables.items()}
+    columns = [c.feature_names[0] for c in ebc.embedding_bag_configs()]
+    for column, shard in options.tables.items():
+        _check_stated(column, shard, columns, world_size, device)
+    stated = {module_name(column): _generator(s) for column, s in options.tables.items()}
     rest = [n for n in names if n not in stated]
     tables: dict[str, Any] = {}
     if rest:
@@ -83,7 +87,7 @@ def make_plan(
     if stated:
         sharder = table_sharders[0]
         parameters = sharder.shardable_parameters(ebc)
-        local_size = min(world_size, torch.cuda.device_count()) if device.type == "cuda" else world_size
+        local_size = get_local_size(world_size)
         for table, place in stated.items():
             tables[table] = place(parameters[table], local_size, world_size, device.type, sharder)
     plan = ShardingPlan({path: EmbeddingModuleShardingPlan({name: tables[name] for name in names})})
@@ -110,7 +114,7 @@ def describe_plan(plan: ShardingPlan, model: nn.Module) -> str:
             size = config.num_embeddings * config.embedding_dim * 4 / 1e6
             ranks = ",".join(map(str, parameter.ranks or [])) or "all"
             lines.append(
-                f"{name:<12} {config.num_embeddings:>12,} {config.embedding_dim:>5} {size:>9.2f}  "
+                f"{config.feature_names[0]:<12} {config.num_embeddings:>12,} {config.embedding_dim:>5} {size:>9.2f}  "
                 f"{parameter.sharding_type:<15} {parameter.compute_kernel:<8} {ranks}"
             )
     return "\n".join(lines)
@@ -148,7 +152,7 @@ def _planned(
     on_gpu = device.type == "cuda"
     topology = Topology(
         world_size=dist.get_world_size(),
-        local_world_size=torch.cuda.device_count() if on_gpu else None,
+        local_world_size=get_local_size(dist.get_world_size()),
         compute_device=device.type,
         hbm_cap=budget if on_gpu else None,
         ddr_cap=None if on_gpu else budget,
@@ -158,15 +162,21 @@ def _planned(
         batch_size=batch_size,
         constraints={t: ParameterConstraints(sharding_types=_KINDS[device.type]) for t in tables},
     )
-    try:
-        plan = planner.collective_plan(model, table_sharders, dist.group.WORLD)
-    except PlannerError as error:
-        reason = " ".join(str(error).split())[:300]
+
+    def plan_or_error() -> ShardingPlan | PlannerError:
+        try:
+            return planner.plan(model, table_sharders)
+        except PlannerError as error:
+            return error
+
+    # Rank 0 plans for all; an error must reach all as well, or the others would wait for the plan.
+    plan = invoke_on_rank_and_broadcast_result(dist.group.WORLD, 0, plan_or_error)
+    if isinstance(plan, PlannerError):
         raise UserError(
-            f"the tables do not fit: {reason}",
+            f"the tables do not fit: {' '.join(str(plan).split())[:300]}",
             where="sharding",
             fix="use more workers, a smaller model.embedding_dim, or raise sharding.device_memory_gb",
-        ) from error
+        )
     planned = cast(EmbeddingModuleShardingPlan, plan.plan[path])
     return {t: planned[t] for t in tables}
 

@@ -14,6 +14,10 @@ Rows = slice | np.ndarray
 """Some rows of a segment: a slice, or a bool mask [rows]."""
 
 
+# Rows up to which chance may leave a split empty, and drawing them all to see it costs nothing.
+_SMALL = 1 << 16
+
+
 @dataclass(frozen=True)
 class Split:
     """Rows numbered in the order of the input files, bad lines left out."""
@@ -37,6 +41,10 @@ class Split:
         mask = np.empty(rows, np.bool_)
         _draw(start, np.uint64(self.seed), np.uint64(int(self.share * 2**53) << 11), mask)
         return {"train": ~mask, "valid": mask}
+
+
+def _one_sided(split: Split, total: int) -> bool:
+    return any(np.count_nonzero(mask) == 0 for mask in split.select(0, total).values())
 
 
 def parse_split(text: str) -> tuple[str, float]:
@@ -65,7 +73,10 @@ def decide(text: str, seed: int, rows_of_files: list[int]) -> Split:
         return Split(f"none: all {total:,} rows are train", ("train",))
     if kind == "random":
         rule = f"random:{amount:g}: valid rows drawn one by one, seed {seed}"
-        return Split(rule, ("train", "valid"), share=amount, seed=seed)
+        split = Split(rule, ("train", "valid"), share=amount, seed=seed)
+        if total <= _SMALL and _one_sided(split, total):
+            raise UserError(f"split {text} of {total:,} rows leaves a split empty", fix="take another seed or share")
+        return split
     if kind == "files":
         first = sum(rows_of_files[: max(0, len(rows_of_files) - int(amount))])
     else:

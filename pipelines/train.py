@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -31,13 +32,15 @@ def train(job: Job, hooks: Hooks, device: torch.device) -> Metrics:
     while run.position.step < run.total_steps:
         with closing(run.epoch_batches()) as batches:
             for segment in run.segments():
-                metrics |= run_steps(run, islice(batches, segment.stop - segment.start))
+                metrics = run_steps(run, islice(batches, segment.stop - segment.start))
                 if segment.evaluate:
                     metrics |= evaluate(run)
                 if segment.save:
                     hooks.save(run.position.step, metrics, run.save)
         run.position = run.position.next_epoch()
-    return (metrics or evaluate(run)) | {"step": run.position.step}
+    memory = {"memory/peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    hooks.log(run.position.step, run.total_steps, memory)
+    return (metrics or evaluate(run)) | memory | {"step": run.position.step}
 
 
 def run_steps(run: RunState, batches: Iterator[Batch]) -> Metrics:

@@ -1,7 +1,8 @@
-"""Run a function on real gloo ranks."""
+"""Run a function on real gloo ranks, and compare what they made."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import traceback
@@ -39,3 +40,9 @@ def _rank(rank: int, world_size: int, folder: str, function: Callable[..., Any],
         raise RuntimeError(traceback.format_exc()) from None
     finally:
         dist.destroy_process_group()
+
+
+def digest(model_file: Path) -> str:
+    """Of all weights of an exported model."""
+    state = torch.load(model_file, weights_only=True)["state_dict"]
+    return hashlib.sha256(b"".join(state[k].numpy().tobytes() for k in sorted(state))).hexdigest()

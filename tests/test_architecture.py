@@ -16,7 +16,7 @@ MAY_IMPORT = {
 FOREIGN = {"ray", "mlflow", "cupy"}
 # What a folder may import of Ray, MLflow and CuPy; a file name narrows it further.
 MAY_IMPORT_FOREIGN = {"app": {"ray", "mlflow"}, "pipelines": {"ray"}, "cache": set(), "compression": {"cupy"}}
-ONLY_IN = {("pipelines", "ray"): {"jobs.py", "prepare.py"}, ("compression", "cupy"): {"gpu.py"}}
+ONLY_IN = {("pipelines", "ray"): {"ray_tasks.py", "prepare.py"}, ("compression", "cupy"): {"gpu.py"}}
 
 
 def imported(file: Path) -> set[str]:

@@ -95,6 +95,17 @@ def test_prepare_and_synth_write_what_they_say(run, tmp_path: Path) -> None:
     assert "itm" in one_line(wrong)
 
 
+def test_options_are_values_not_yaml(run) -> None:
+    _, out, _ = run("train", "--data", "my data #1", "--name", "20260101", "--show-config")
+    assert "path: 'my data #1'" in out and "name: '20260101'" in out
+
+
+def test_a_result_that_cannot_be_written_is_found_before_training(run) -> None:
+    assert "--json no/such/out.json: cannot write it" in one_line(
+        run("train", "--preset", "smoke", "--json", "no/such/out.json")
+    )
+
+
 def test_show_config_and_help(run) -> None:
     code, out, _ = run("train", "--preset", "demo", "--show-config")
     assert code == 0 and "batch_size:" in out

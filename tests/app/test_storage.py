@@ -65,6 +65,14 @@ def test_paths(tmp_path: Path, monkeypatch) -> None:
         storage.resolve_storage("runs")
 
 
+def test_a_uri_has_a_local_folder_too_inside_a_job(tmp_path: Path, monkeypatch) -> None:
+    copy = tmp_path / "working_dir_files" / "pkg"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    assert storage.local_storage("s3://bucket/runs") == tmp_path / "share" / "thinwire"
+
+
 def test_text_files(tmp_path: Path) -> None:
     storage.write_text(f"{tmp_path}/run/config.yaml", "a: ü\n")
     assert storage.read_text(f"{tmp_path}/run/config.yaml") == "a: ü\n"

@@ -210,8 +210,8 @@ class TestRealCluster:
     def test_a_training_as_a_job(self, cluster, tmp_path):
         """The documented command, from the checkout; its exit code and the job's status when it works and when not."""
         train = ["thinwire", "train", "--preset", "smoke", "--set", "data.synthetic.rows=8000"]
-        where = ["--set", f"run.storage={tmp_path}/runs", "--name", "job"]
-        works = self.ray_job_submit(cluster, *train, *where)
+        where = ["--set", f"run.storage={tmp_path}/runs"]
+        works = self.ray_job_submit(cluster, *train, *where, "--name", "job")
         assert works.returncode == 0 and "succeeded" in works.stdout, works.stdout + works.stderr
         assert (tmp_path / "runs" / "job" / "export" / "model.pt").is_file()
         fails = self.ray_job_submit(cluster, *train, "--data", "/no/such/data", *where)

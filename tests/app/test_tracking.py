@@ -216,11 +216,16 @@ def test_a_restarted_writer_goes_on_where_the_killed_one_stopped(tmp_path, uri):
 
 
 def test_a_resumed_run_is_the_same_run(tmp_path, uri):
-    assert reopen_run(tmp_path / "run") is None
+    changed = {"config_yaml": "lr: 0.2\n", "tags": {"world_size": "4"}}
+    assert reopen_run(tmp_path / "run", **changed) is None
     handle = start(tmp_path / "run", uri)
     assert finish(handle, "KILLED")
-    assert reopen_run(tmp_path / "run") == handle
-    assert MlflowClient(uri).get_run(handle.run_id).info.status == "RUNNING"
+    assert reopen_run(tmp_path / "run", **changed) == handle
+    run = MlflowClient(uri).get_run(handle.run_id)
+    assert run.info.status == "RUNNING"
+    assert run.data.tags["world_size"] == "4" and run.data.tags["synthetic"] == "true"
+    config = MlflowClient(uri).download_artifacts(handle.run_id, "config.yaml", str(tmp_path))
+    assert Path(config).read_text() == "lr: 0.2\n"
     assert finish(handle, "FINISHED")
     assert MlflowClient(uri).get_run(handle.run_id).info.status == "FINISHED"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -23,7 +23,7 @@ from pipelines.dataset import Dataset
 from pipelines.export import export_checkpoint
 from pipelines.job import Job
 from pipelines.train import train
-from tests.ranks import run_ranks
+from tests.ranks import digest, run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -53,36 +53,31 @@ def mlflow_run(folder: Path, name: str) -> mlflow.entities.Run:
     return run
 
 
-def digest(model_file: Path) -> str:
-    state = torch.load(model_file, weights_only=True)["state_dict"]
-    return hashlib.sha256(b"".join(state[k].numpy().tobytes() for k in sorted(state))).hexdigest()
-
-
 def train_without_ray(data: str, out: str, assignments: list[str]) -> None:
     config = load_config(assignments=[*SMALL, *assignments])
     job = Job(data, config.data, config.model, config.optim, config.sharding, config.train)
     train(job, FolderHooks(Path(out)), torch.device("cpu"))
 
 
-def test_a_run_is_tracked_and_exported(thinwire, tmp_path: Path, small_dataset: Dataset) -> None:
-    command = thinwire(
-        "train", "--data", str(small_dataset.path), "--name", "first", "--json", "out.json", *sets("train.epochs=2")
-    )
+def test_the_demo_is_tracked_and_exported(thinwire, tmp_path: Path) -> None:
+    command = thinwire("train", "--preset", "demo", "--name", "first", "--json", "out.json")
     assert command.wait() == 0, command.output
     result = json.loads((tmp_path / "out.json").read_text())
+    assert 0.75 < result["best_auc"] - 0.02 < result["metrics"]["eval/auc"] < result["best_auc"] + 0.01
+    assert result["metrics"]["memory/peak_rss_mb"] > 100
     run = mlflow_run(tmp_path, "first")
     assert run.info.run_id == result["mlflow_run_id"]
     assert run.info.status == "FINISHED"
     names = {"train/loss", "train/samples_per_s", "time/step_ms", "time/data_wait_ms", "eval/auc", "eval/ne"}
     assert names <= set(run.data.metrics)
     assert any(name.startswith("system/") for name in run.data.metrics)
-    assert run.data.metrics["eval/auc"] == result["metrics"]["eval/auc"] > 0.6
+    assert run.data.metrics["eval/auc"] == result["metrics"]["eval/auc"]
     assert run.data.tags["synthetic"] == "true"
     assert run.data.tags["world_size"] == "2"
     assert {"version.torch", "version.torchrec", "version.ray", "planted_best_auc"} <= set(run.data.tags)
-    assert run.data.params["train.epochs"] == "2"
+    assert run.data.params["train.batch_size"] == "1024"
     assert "SYNTHETIC" in command.output
-    assert "global batch 256" in command.output
+    assert "global batch 2,048" in command.output
     assert run.info.artifact_uri.startswith("file://") or Path(run.info.artifact_uri).is_absolute()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "output.txt", "runs"], (
         "no second store may appear"
@@ -93,9 +88,15 @@ def test_a_run_is_tracked_and_exported(thinwire, tmp_path: Path, small_dataset: 
     ]
     assert model.source_run_id == run.info.run_id
 
-    again = thinwire("train", "--data", str(small_dataset.path), "--name", "first", *sets())
+    again = thinwire("train", "--preset", "demo", "--name", "first")
     assert again.wait() == 2
     assert "a run of this name exists" in again.output.splitlines()[-1]
+    # A refused resume leaves the run as it was.
+    config = (tmp_path / "runs" / "first" / "config.yaml").read_text()
+    refused = thinwire("train", "--resume", "runs/first", "--set", "train.seed=1")
+    assert refused.wait() == 2
+    assert "train.seed is 0 in the checkpoint and 1 in this run" in refused.output.splitlines()[-1]
+    assert (tmp_path / "runs" / "first" / "config.yaml").read_text() == config
 
     exported = thinwire("export", "runs/first", "--out", "model")
     assert exported.wait() == 0, exported.output
@@ -117,20 +118,20 @@ def test_a_killed_worker_costs_nothing_but_time(thinwire, tmp_path: Path, small_
     data = str(small_dataset.path)
     run_ranks(train_without_ray, 2, data, str(tmp_path / "plain"), options)
     newest = tmp_path / "plain" / (tmp_path / "plain" / "newest").read_text()
-    plain = export_checkpoint(newest, tmp_path / "plain-export", load_config(assignments=SMALL).model, small_dataset)
+    plain = export_checkpoint(newest, tmp_path / "plain-export")
     assert digest(run / "export" / "model.pt") == digest(plain / "model.pt")
     kept = [p for p in run.iterdir() if p.name.startswith("checkpoint_0")]
     assert len(kept) == 2, "keep_checkpoints"
 
 
 def test_a_stopped_run_leaves_no_worker(thinwire, tmp_path: Path, small_dataset: Dataset) -> None:
-    """By SIGTERM, as `ray job stop` sends it, which becomes the SIGINT of Ctrl-C."""
+    """By Ctrl-C, which a terminal sends to the whole process group."""
     data = str(small_dataset.path)
     command = thinwire("train", "--data", data, "--name", "stopped", *sets("train.epochs=1000"))
     command.wait_until(lambda: steps_logged(tmp_path / "runs" / "stopped") > 0)
     workers = command.workers()
     assert len(workers) == 2
-    command.process.send_signal(signal.SIGTERM)
+    os.killpg(command.process.pid, signal.SIGINT)
     assert command.wait(30) == 130, command.output
     assert command.output.splitlines()[-1] == "thinwire: stopped"
     _, alive = psutil.wait_procs(workers, timeout=10)
@@ -179,6 +180,19 @@ def test_a_diverged_run_fails_and_says_so(thinwire, tmp_path: Path, small_datase
     assert run.info.status == "FAILED"
     assert run.data.tags["diverged"] == "true"
     assert all(np.isfinite(v) and abs(v) < 1e300 for v in run.data.metrics.values())
+
+
+def test_without_retries_a_killed_worker_fails_the_run(thinwire, tmp_path: Path, small_dataset: Dataset) -> None:
+    """The peer sits in the all-to-all when its partner dies (ray-project/ray#22349)."""
+    options = sets("train.epochs=1000", "cluster.max_failures=0")
+    command = thinwire("train", "--data", str(small_dataset.path), "--name", "lost", *options)
+    command.wait_until(lambda: steps_logged(tmp_path / "runs" / "lost") > 0)
+    workers = command.workers()
+    workers[0].kill()
+    assert command.wait(90) == 1, command.output
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+    assert mlflow_run(tmp_path, "lost").info.status == "FAILED"
 
 
 def test_too_few_cpus_and_a_dead_cluster_are_named(thinwire, small_dataset: Dataset) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -32,11 +34,26 @@ def cluster(workers: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        try:
+            knock(address)
+        except OSError as error:
+            raise UserError(
+                f"no Ray cluster answers at {address}: {error}", where="RAY_ADDRESS", fix="start it, or unset it"
+            ) from error
     ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def knock(address: str) -> None:
+    """Raises OSError in seconds where nothing listens at a Ray address; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def run_jobs(jobs: Sequence[Job[Any]], workers: int, on_done: Callable[[int], None]) -> list[Any]:
