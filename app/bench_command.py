@@ -19,6 +19,8 @@ from pipelines.errors import UserError
 from pipelines.synthetic import SynthOptions, write_synthetic
 
 BATCH = 2048
+# A rank decodes the row groups that hold its rows, which are more of them per row the more ranks share an epoch.
+WORLD_SIZES = (1, 2, 8)
 
 
 def run_loader_bench(data: Path | None, source: Path | None, quick: bool) -> dict[str, Any]:
@@ -37,12 +39,17 @@ def run_loader_bench(data: Path | None, source: Path | None, quick: bool) -> dic
         console.print("converting a Criteo TSV, next to pandas")
         conversion = prepare_speed.measure(source, rows=60_000 if quick else 420_000, repeats=3 if quick else 5)
         console.print("loading")
-        loading = loader_speed.measure(dataset, batch_size=BATCH, seconds=2 if quick else 5)
+        seconds = 2 if quick else 5
+        loading = [
+            loader_speed.measure(dataset, batch_size=BATCH, world_size=ranks, seconds=seconds) for ranks in WORLD_SIZES
+        ]
         console.print("training one rank without waiting for data")
         need = training_need(dataset, Path(folder) / "run", steps=40 if quick else 150)
-    rows = [*conversion["rows"], {"tool": "loader", **loading}, {"tool": "training step", **need}]
-    headroom = float(loading["rows_per_s"]) / need["rows_per_s"]
-    bars = [*conversion["bars"], bar("loader over the training step's need", headroom, 1.0, "x")]
+    rows = [*conversion["rows"], *({"tool": "loader", **one} for one in loading), {"tool": "training step", **need}]
+    bars = [*conversion["bars"]]
+    for ranks, one in zip(WORLD_SIZES, loading, strict=True):
+        headroom = float(one["rows_per_s"]) / need["rows_per_s"]
+        bars.append(bar(f"loader over a step's need, {ranks} rank{'s' * (ranks > 1)}", headroom, 1.0, "x"))
     console.print(bar_table(bars))
     return {"rows": rows, "bars": bars}
 

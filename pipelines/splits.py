@@ -44,7 +44,9 @@ class Split:
 
 
 def _one_sided(split: Split, total: int) -> bool:
-    return any(np.count_nonzero(mask) == 0 for mask in split.select(0, total).values())
+    valid = split.select(0, total)["valid"]
+    assert isinstance(valid, np.ndarray)
+    return not valid.any() or bool(valid.all())
 
 
 def parse_split(text: str) -> tuple[str, float]:
