@@ -246,11 +246,14 @@ def doctor(preset: str | None, config_file: Path | None, assignments: tuple[str,
 @click.option("--working-dir", type=PATH, default=Path(), show_default=True, help="Folder to send.")
 @click.option("--limit-mb", default=100, show_default=True, help="Refuse to send more.")
 @click.argument("entrypoint", nargs=-1, required=True)
-def submit(address: str, working_dir: Path, limit_mb: int, entrypoint: tuple[str, ...]) -> None:
+@json_option
+def submit(address: str, working_dir: Path, limit_mb: int, entrypoint: tuple[str, ...], json_file: Path | None) -> None:
     """Run a command as a Ray job, with the size sent, large folders left out, and a true exit code."""
     from app.submit import submit as submit_job
 
-    sys.exit(submit_job(address, working_dir, list(entrypoint), limit=limit_mb * 1_000_000))
+    code = submit_job(address, working_dir, list(entrypoint), limit=limit_mb * 1_000_000)
+    write_json(json_file, {"entrypoint": entrypoint, "exit_code": code})
+    sys.exit(code)
 
 
 def check_json(file: Path | None) -> None:
