@@ -68,6 +68,7 @@ class BoardView:
         self._board, self._console = board, console
         self._seen, self._stop = 0, threading.Event()
         self._last_line = time.monotonic()
+        self._printed = (-1, "")
         self._bar = Progress(
             TextColumn("[bold]train"),
             BarColumn(),
@@ -115,7 +116,8 @@ class BoardView:
         numbers = progress_text(metrics)
         self._bar.update(self._task, completed=step, total=total, numbers=numbers)
         due = last or time.monotonic() - self._last_line > PLAIN_LINE_S
-        if due and not self._console.is_terminal:
+        if due and not self._console.is_terminal and (step, numbers) != self._printed:
+            self._printed = step, numbers
             self._console.print(f"step {step:,}/{total:,}  {numbers}", highlight=False, soft_wrap=True)
             self._last_line = time.monotonic()
 

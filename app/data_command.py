@@ -68,5 +68,6 @@ def _table_and_mean(text: str) -> tuple[str, float]:
 
 def _finished(manifest: Manifest, out: Path, seconds: float) -> dict[str, Any]:
     print((out / "summary.txt").read_text())
-    print(f"{out} is ready after {seconds:.1f} s: thinwire train --data {out}")
+    next_step = f": thinwire train --data {out}" if "train" in manifest.splits else ""
+    print(f"{out} is ready after {seconds:.1f} s{next_step}")
     return {"out": str(out), "seconds": seconds, "manifest": manifest.model_dump()}

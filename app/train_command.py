@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from app.config import RunConfig, load_config, parse_yaml
 from app.storage import CONFIG, read_text, resolve_storage
@@ -49,22 +48,23 @@ def configure(
 
 
 def print_result(result: TrainResult, console: Console) -> None:
-    """The end of a run on one small table."""
+    """The end of a run, a line a fact."""
     metrics = result.metrics
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    lines: list[tuple[str, str]] = []
     if "eval/auc" in metrics:
         best = f"   (best possible on these synthetic data: {result.best_auc:.4f})" if result.best_auc else ""
-        table.add_row("AUC", f"{metrics['eval/auc']:.4f}{best}")
-        table.add_row("NE", f"{metrics['eval/ne']:.4f}")
-    table.add_row("data", "SYNTHETIC" if result.synthetic else "real")
-    table.add_row("steps", f"{metrics.get('step', 0):,.0f}")
+        lines += [("AUC", f"{metrics['eval/auc']:.4f}{best}"), ("NE", f"{metrics['eval/ne']:.4f}")]
+    lines.append(("data", "SYNTHETIC" if result.synthetic else "real"))
+    lines.append(("steps", f"{metrics.get('step', 0):,.0f}"))
     if "train/samples_per_s" in metrics:
         speed, step_ms = metrics["train/samples_per_s"], metrics["time/step_ms"]
-        table.add_row("speed", f"{speed:,.0f} samples/s, {step_ms:.1f} ms/step at the end")
+        lines.append(("speed", f"{speed:,.0f} samples/s, {step_ms:.1f} ms/step at the end"))
     memory = metrics.get("memory/peak_rss_mb", 0.0)
-    table.add_row("time", f"{result.seconds:.0f} s in all; rank 0 took {memory:,.0f} MB of memory at most")
-    table.add_row("checkpoint", result.checkpoint)
+    lines.append(("time", f"{result.seconds:.0f} s in all; rank 0 took {memory:,.0f} MB of memory at most"))
+    lines.append(("checkpoint", result.checkpoint))
     if result.export:
-        table.add_row("model", f"{result.export}/model.pt, score.py")
-    table.add_row("dashboard", result.dashboard)
-    console.print(table, highlight=False, soft_wrap=True)
+        lines.append(("model", f"{result.export}/model.pt, score.py"))
+    lines.append(("dashboard", result.dashboard))
+    for name, value in lines:
+        # Paths and commands must survive being copied: no folding.
+        console.print(f"{name:<11}{value}", highlight=False, markup=False, soft_wrap=True)

@@ -78,7 +78,7 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         # Saved with the run, which may be resumed from another working folder.
         config.data.path = str(dataset.path)
     job = Job(str(dataset.path), config.data, config.model, config.optim, config.sharding, config.train)
-    _check_job(job, dataset, folder, resume)
+    _check_job(job, dataset, config.cluster.workers, folder, resume)
     console.print(f"data   {dataset.path}", highlight=False, soft_wrap=True)
     where = config.cluster.address or os.environ.get("RAY_ADDRESS") or "this machine"
     console.print(f"ray    {config.cluster.workers} workers on {where}", highlight=False, soft_wrap=True)
@@ -100,6 +100,10 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
             checkpoint, metrics = _fit(config, name, storage, job, device, run, console)
             tags.update(final_tags(metrics, dataset))
             export = _export(config, checkpoint, run, dataset) if config.run.export else None
+    except KeyboardInterrupt:
+        if find_checkpoint(folder):
+            console.print(f"go on  thinwire train --resume {folder}", highlight=False, soft_wrap=True)
+        raise
     finally:
         ray.shutdown()
     planted = dataset.manifest.planted
@@ -194,11 +198,18 @@ def _check_run_folder(folder: str, resume: bool) -> None:
         raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
 
 
-def _check_job(job: Job, dataset: Dataset, folder: str, resume: bool) -> None:
+def _check_job(job: Job, dataset: Dataset, workers: int, folder: str, resume: bool) -> None:
     """What the workers would refuse, found before anything is started or written."""
     for split in (job.data.train_split, job.data.valid_split):
         dataset.split(split)
     table_configs(job.model, dataset)
+    rows, needed = dataset.split(job.data.train_split).rows, workers * job.train.batch_size
+    if rows < needed:
+        raise UserError(
+            f"{rows:,} rows are fewer than one global batch of {needed:,} ({workers} workers)",
+            where=f"split '{job.data.train_split}'",
+            fix=f"use fewer workers or a smaller batch, as in --set train.batch_size={max(1, rows // workers // 20)}",
+        )
     checkpoint = find_checkpoint(folder) if resume else None
     if checkpoint is not None:
         with checkpoint.as_directory() as local:

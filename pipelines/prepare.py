@@ -186,7 +186,7 @@ class _Run:
     def _start(self) -> None:
         """Resumes the same run, or clears what another has left."""
         if (self.out / MANIFEST).exists() and not self.options.overwrite:
-            fix = "choose another folder, or overwrite it"
+            fix = "choose another folder, or give --overwrite"
             raise UserError("the folder already holds a prepared data set", where=str(self.out), fix=fix)
         ours = {MANIFEST, "summary.txt", "train", "valid", "serve", "tables", _SCRATCH, ".lock"}
         foreign = sorted(p.name for p in self.out.iterdir() if p.name not in ours)

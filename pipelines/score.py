@@ -128,9 +128,13 @@ def predict(model: Model, dense: np.ndarray, ids: Mapping[str, Any]) -> np.ndarr
         float32 [n].
 
     Raises:
-        ValueError: a table is missing, has another number of rows, or an id is outside its table.
+        ValueError: a table is missing, has another number of rows, or an id is outside its table; or the dense features
+            have another number of columns.
     """
     dense = np.ascontiguousarray(dense, dtype=np.float32)
+    columns = model.config["dense_columns"]
+    if dense.ndim != 2 or dense.shape[1] != len(columns):
+        raise ValueError(f"dense features are {dense.shape}, expected [n, {len(columns)}]: {', '.join(columns)}")
     bags = {name: _bag(name, ids, rows, len(dense)) for name, (rows, _) in model.config["tables"].items()}
     return torch.sigmoid(model(torch.from_numpy(dense), bags)).numpy()
 

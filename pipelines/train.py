@@ -29,6 +29,8 @@ def train(job: Job, hooks: Hooks, device: torch.device) -> Metrics:
     """
     run = RunState(job, hooks, device)
     metrics: Metrics = {}
+    if run.position.step >= run.total_steps:
+        hooks.say(f"nothing is left to train: {run.total_steps:,} steps are done (train.epochs, train.max_steps)")
     while run.position.step < run.total_steps:
         with closing(run.epoch_batches()) as batches:
             for segment in run.segments():

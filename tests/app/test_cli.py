@@ -51,6 +51,12 @@ def test_training_without_data_is_refused(run, tmp_path: Path) -> None:
     )
 
 
+def test_too_few_rows_are_named_before_anything_is_made(run, tmp_path: Path, small_dataset: Dataset) -> None:
+    line = one_line(run("train", "--data", str(small_dataset.path), "--set", "train.batch_size=20000"))
+    assert "36,000 rows are fewer than one global batch of 40,000 (2 workers)" in line
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_broken_data_set_is_named(run, tmp_path: Path, small_dataset: Dataset) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(small_dataset.path, broken)
