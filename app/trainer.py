@@ -22,7 +22,7 @@ from rich.console import Console
 
 from app import cluster, tracking
 from app.board import BoardView, start_board
-from app.checkpoints import find_checkpoint
+from app.checkpoints import find_checkpoint, read_remote_state
 from app.config import RunConfig
 from app.data import open_dataset
 from app.preflight import distinct_hosts, preflight
@@ -32,7 +32,7 @@ from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run, tra
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
 from pipelines import score
-from pipelines.checkpoint import check_identity, read_state
+from pipelines.checkpoint import check_identity
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
@@ -212,8 +212,7 @@ def _check_job(job: Job, dataset: Dataset, workers: int, folder: str, resume: bo
         )
     checkpoint = find_checkpoint(folder) if resume else None
     if checkpoint is not None:
-        with checkpoint.as_directory() as local:
-            check_identity(read_state(Path(local)), job, dataset, checkpoint.path)
+        check_identity(read_remote_state(checkpoint), job, dataset, checkpoint.path)
 
 
 def _export(config: RunConfig, checkpoint: ray.train.Checkpoint, run: tracking.RunHandle, dataset: Dataset) -> Path:
