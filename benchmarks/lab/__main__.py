@@ -1,0 +1,149 @@
+"""The command `python -m benchmarks.lab`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.lab import inside, lab, status
+from pipelines.errors import UserError
+
+USER_ERROR, INTERRUPTED = 2, 130
+HOST = click.argument("host", type=int)
+COMMAND = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+_SIZE = [
+    click.option("--hosts", default=2, show_default=True, help="How many."),
+    click.option("--rate", default="none", show_default=True, help="Of each link and direction: 50mbit, 1gbit, none."),
+    click.option("--cpus", default=1, show_default=True, help="CPUs that each Ray node offers."),
+]
+
+
+def main() -> None:
+    """Entry point. A user's mistake is one line on stderr and exit code 2."""
+    try:
+        cli(standalone_mode=False, prog_name="python -m benchmarks.lab")
+    except UserError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(USER_ERROR)
+    except (KeyboardInterrupt, click.Abort):
+        print("lab: stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def examples(*lines: str) -> dict[str, Any]:
+    """Keyword arguments of a command whose help ends with examples."""
+    return {"epilog": "\b\nExample:\n" + "\n".join(f"  python -m benchmarks.lab {line}" for line in lines)}
+
+
+def size_options(command: Callable) -> Callable:
+    for option in reversed(_SIZE):
+        command = option(command)
+    return command
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **examples("up --hosts 4 --rate 100mbit", "exec 0 -- thinwire train --preset smoke", "rate 1gbit", "down"),
+)
+def cli() -> None:
+    """Several hosts with rate-limited links on this machine, and a Ray cluster over them. Needs root."""
+
+
+@cli.command(**examples("up --hosts 4 --rate 100mbit", "up --hosts 2 --no-ray"))
+@size_options
+@click.option("--ray/--no-ray", default=True, help="Start a Ray node on each host.", show_default=True)
+def up(hosts: int, rate: str, cpus: int, ray: bool) -> None:
+    """Bring a lab up; it stays until `down`."""
+    lab.bring_up(hosts, rate, cpus=cpus, ray=ray, owner=None, lab_id=uuid.uuid4().hex)
+    click.echo(status.text(status.current()))
+
+
+@cli.command(**examples("down"))
+def down() -> None:
+    """End the lab and all that runs in it; also clears what a crash left behind."""
+    click.echo("the lab is down" if lab.bring_down() else "no lab was up")
+
+
+@cli.command(**examples("rate 50mbit", "rate none"))
+@click.argument("rate")
+def rate(rate: str) -> None:
+    """Change the rate of all links, under running jobs too; works from within a host as well."""
+    lab.set_rate(rate)
+
+
+@cli.command(
+    "exec",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    **examples("exec 0 -- thinwire train --preset smoke", "exec 1 -- ip addr", "exec 0 -- bash"),
+)
+@HOST
+@COMMAND
+def exec_(host: int, command: tuple[str, ...]) -> None:
+    """Run a command in a host, from the current folder; ends with its exit code.
+
+    RAY_ADDRESS names the lab's cluster, so that `thinwire` and `ray job submit` use it.
+    """
+    line, environment = lab.command_in(host, command)
+    os.execve(line[0], line, environment)
+
+
+@cli.command("status", **examples("status", "status --json lab.json"))
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it to FILE as well.")
+def status_(json_file: Path | None) -> None:
+    """Hosts, addresses, links, Ray nodes and traffic."""
+    found = status.current()
+    click.echo(status.text(found))
+    if json_file:
+        json_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+@cli.command(**examples("link 2 down", "link 2 up"))
+@HOST
+@click.argument("state", type=click.Choice(["up", "down"]))
+def link(host: int, state: str) -> None:
+    """Cut a host off, or plug it in again."""
+    lab.set_link(host, state == "up")
+
+
+@cli.command(**examples("crash 2"))
+@HOST
+def crash(host: int) -> None:
+    """End all processes of a host at once."""
+    lab.crash(host)
+
+
+@cli.command(**examples("rejoin 2"))
+@HOST
+def rejoin(host: int) -> None:
+    """Boot a host anew, plugged in and with a Ray node."""
+    lab.rejoin(host)
+
+
+@cli.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    **examples("run --hosts 4 --rate 100mbit -- thinwire train --preset smoke"),
+)
+@size_options
+@COMMAND
+def run(hosts: int, rate: str, cpus: int, command: tuple[str, ...]) -> None:
+    """Bring a lab up, run a command in host 0, and take the lab down whatever happens."""
+    with lab.Lab(hosts, rate, cpus=cpus) as there:
+        process = there.popen(0, command)
+        signal.pthread_sigmask(signal.SIG_BLOCK, inside.FORWARDED | {signal.SIGCHLD})
+        process.returncode = inside.forward_signals(process.pid)
+    inside.end_like(process.returncode)
+
+
+if __name__ == "__main__":
+    main()
