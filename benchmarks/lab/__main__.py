@@ -18,7 +18,8 @@ from pipelines.errors import UserError
 
 USER_ERROR, INTERRUPTED = 2, 130
 HOST = click.argument("host", type=int)
-COMMAND = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Options after the command's name are the command's."""
 _SIZE = [
     click.option("--hosts", default=2, show_default=True, help="How many."),
     click.option("--rate", default="none", show_default=True, help="Of each link and direction: 50mbit, 1gbit, none."),
@@ -28,10 +29,12 @@ _SIZE = [
 
 def main() -> None:
     """Entry point. A user's mistake is one line on stderr and exit code 2."""
+    # So that a lab that is being made is cleared away.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         cli(standalone_mode=False, prog_name="python -m benchmarks.lab")
     except UserError as error:
-        print(f"lab: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         sys.exit(USER_ERROR)
     except click.ClickException as error:
         error.show()
@@ -46,6 +49,21 @@ def examples(*lines: str) -> dict[str, Any]:
     return {"epilog": "\b\nExample:\n" + "\n".join(f"  python -m benchmarks.lab {line}" for line in lines)}
 
 
+def command_argument(command: Callable) -> Callable:
+    """The command to run, with or without `--` before it."""
+
+    def without_dashes(_: click.Context, __: click.Parameter, parts: tuple[str, ...]) -> tuple[str, ...]:
+        parts = parts[1:] if parts[0] == "--" else parts
+        if not parts:
+            raise click.UsageError("no command after --")
+        return parts
+
+    argument = click.argument(
+        "command", callback=without_dashes, nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND..."
+    )
+    return argument(command)
+
+
 def size_options(command: Callable) -> Callable:
     for option in reversed(_SIZE):
         command = option(command)
@@ -57,7 +75,7 @@ def size_options(command: Callable) -> Callable:
     **examples("up --hosts 4 --rate 100mbit", "exec 0 -- thinwire train --preset smoke", "rate 1gbit", "down"),
 )
 def cli() -> None:
-    """Several hosts with rate-limited links on this machine, and a Ray cluster over them. Needs root."""
+    """Several hosts with rate-limited links on this machine, with a Ray cluster over them. Needs root."""
 
 
 @cli.command(**examples("up --hosts 4 --rate 100mbit", "up --hosts 2 --no-ray"))
@@ -71,28 +89,32 @@ def up(hosts: int, rate: str, cpus: int, ray: bool) -> None:
 
 @cli.command(**examples("down"))
 def down() -> None:
-    """End the lab and all that runs in it; also clears what a crash left behind."""
+    """End the lab with all that runs in it, or what is left of one."""
     click.echo("the lab is down" if lab.bring_down() else "no lab was up")
 
 
 @cli.command(**examples("rate 50mbit", "rate none"))
 @click.argument("rate")
 def rate(rate: str) -> None:
-    """Change the rate of all links, under running jobs too; works from within a host as well."""
+    """Change the rate of all links.
+
+    In place, under running jobs too, and also from within a host.
+    """
     lab.set_rate(rate)
 
 
 @cli.command(
     "exec",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=PASSED_ON,
     **examples("exec 0 -- thinwire train --preset smoke", "exec 1 -- ip addr", "exec 0 -- bash"),
 )
 @HOST
-@COMMAND
+@command_argument
 def exec_(host: int, command: tuple[str, ...]) -> None:
-    """Run a command in a host, from the current folder; ends with its exit code.
+    """Run a command in a host.
 
-    RAY_ADDRESS names the lab's cluster, so that `thinwire` and `ray job submit` use it.
+    It runs in the current folder and reads this terminal; its exit code is returned. RAY_ADDRESS names the lab's
+    cluster, so that `thinwire` and `ray job submit` use it.
     """
     line, environment = lab.command_in(host, command)
     os.execve(line[0], line, environment)
@@ -131,13 +153,13 @@ def rejoin(host: int) -> None:
 
 
 @cli.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=PASSED_ON,
     **examples("run --hosts 4 --rate 100mbit -- thinwire train --preset smoke"),
 )
 @size_options
-@COMMAND
+@command_argument
 def run(hosts: int, rate: str, cpus: int, command: tuple[str, ...]) -> None:
-    """Bring a lab up, run a command in host 0, and take the lab down whatever happens."""
+    """Up, a command in host 0, and down whatever happens."""
     with lab.Lab(hosts, rate, cpus=cpus) as there:
         process = there.popen(0, command)
         signal.pthread_sigmask(signal.SIG_BLOCK, inside.FORWARDED | {signal.SIGCHLD})

@@ -57,18 +57,46 @@ def kill(lab: State, host: int) -> None:
 
 
 def end_all(inits: list[Process]) -> None:
-    """Kill processes and wait until they are gone.
+    """Kill hosts by their PID 1 and wait until all of their processes have ended.
 
     Raises:
-        UserError: one does not go.
+        UserError: one does not end.
     """
-    for init in inits:
-        _kill(init)
+    spaces = {init.pid: _inode(init.pid, "pid") for init in inits if init.alive}
+    for process in (*inits, *_forwarders(set(spaces.values()))):
+        _kill(process)
     end = time.monotonic() + DEATH_LIMIT_S
-    while waited := [init.pid for init in inits if init.alive]:
+    while living := _living({spaces[init.pid] for init in inits if init.pid in spaces and init.alive}):
         if time.monotonic() > end:
-            raise UserError(f"processes {waited} do not end", where="lab", fix="look at them with ps, then retry")
+            raise UserError(f"processes {living} do not end", where="lab", fix="look at them with ps, then retry")
         time.sleep(0.02)
+
+
+def _living(spaces: set[int | None]) -> list[int]:
+    """PIDs in these PID namespaces, without zombies, which have left their network.
+
+    A command whose forwarder was killed is a zombie until PID 1 of the machine looks after it, and until then PID 1
+    of its host cannot end. That may take long, and matters to nobody.
+    """
+    return [pid for pid in _pids() if _inode(pid, "pid") in spaces and _inode(pid, "net")] if spaces else []
+
+
+def _forwarders(spaces: set[int | None]) -> list[Process]:
+    """The processes outside that wait for a command inside. One that is stopped would never let its host end."""
+    found = (Process.of(p) for p in _pids() if _inode(p, "pid_for_children") in spaces - {_inode(p, "pid"), None})
+    return [process for process in found if process]
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _inode(pid: int, kind: str) -> int | None:
+    """Of a namespace of a process; None if it is gone or hidden."""
+    try:
+        return Path(f"/proc/{pid}/ns/{kind}").stat().st_ino
+    except OSError:
+        return None
 
 
 def left_over() -> list[Process]:

@@ -140,20 +140,18 @@ def enter(pid: int, started: int, cwd: str, command: list[str]) -> int:
 def forward_signals(child: int) -> int:
     """Wait for a child of the same process group, passing on what is sent to this process.
 
-    The signals must be blocked. What the kernel sent (Ctrl-C) went to the whole group already.
+    FORWARDED and SIGCHLD must be blocked. What the kernel sent (Ctrl-C) went to the whole group already.
 
     Returns:
         The exit code, or minus the signal that ended it.
     """
     while True:
-        info = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
-        if info.si_signo != signal.SIGCHLD:
-            if info.si_code != SI_KERNEL:
-                os.kill(child, info.si_signo)
-            continue
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
+        info = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
+        if info.si_signo != signal.SIGCHLD and info.si_code != SI_KERNEL:
+            os.kill(child, info.si_signo)
 
 
 def end_like(code: int) -> None:

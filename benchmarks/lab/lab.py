@@ -177,8 +177,8 @@ def bring_down(only: str | None = None) -> bool:
     links.check_machine()
     with state.locked():
         there = state.load()
-        if there and there.inside:
-            raise UserError("this is one of the lab's hosts", where="lab", fix="do it outside of the lab")
+        if there:
+            there.require_outside()
         if only and (there is None or there.lab_id != only):
             return False
         return _clear()
@@ -208,8 +208,7 @@ def present() -> State:
 
 def _outside() -> State:
     lab = present()
-    if lab.inside:
-        raise UserError("this is one of the lab's hosts", where="lab", fix="do it outside of the lab")
+    lab.require_outside()
     return lab
 
 

@@ -70,7 +70,7 @@ def bits_per_second(rate: str) -> float | None:
     bits = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not LEAST_RATE <= bits <= MOST_RATE:
         fix = "1mbit to 100gbit, such as 50mbit or 2.5gbit, or none for unshaped links"
-        raise UserError(f"'{rate}' is not a rate", where="rate", fix=fix)
+        raise UserError(f"'{rate}' is not a rate", where="lab rate", fix=fix)
     return bits
 
 
@@ -78,7 +78,7 @@ def make_network(hosts: int) -> None:
     """`hosts` namespaces with eth0, all joined by the switch; links are up and unshaped."""
     for name in (SWITCH, *(netns(host) for host in range(hosts))):
         _run("ip", "netns", "add", name)
-    # No IPv6 address and no multicast queries: nothing but the job's own packets (and ARP) goes over the links.
+    # No IPv6 addresses and no multicast queries: next to nothing but the hosts' own packets goes over the links.
     lines = [
         "link set lo up",
         "link add br0 type bridge stp_state 0 mcast_snooping 0",
@@ -120,7 +120,7 @@ def set_rate(hosts: int, rate: str) -> None:
 
 
 def _shape(device: str, bits: float | None) -> list[str]:
-    root = f"qdisc replace dev {device} root handle 1:"
+    root = f"qdisc replace dev {device} root"
     if bits is None:
         return [f"{root} pfifo limit 1000"]
     burst = max(round(bits / 8 * BURST_S), LEAST_BURST)

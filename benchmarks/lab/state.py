@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.lab.inside import start_ticks
+from pipelines.errors import UserError
 
 FOLDER = Path("/run/thinwire-lab")
 HOSTS_FILE = FOLDER / "hosts"
@@ -56,8 +57,13 @@ class State:
 
     @property
     def inside(self) -> bool:
-        """Whether this process runs in one of the hosts."""
+        """Whether this process runs in one of the hosts, where the PIDs mean nothing."""
         return self.pid_namespace != _pid_namespace()
+
+    def require_outside(self) -> None:
+        """Raises UserError in a host."""
+        if self.inside:
+            raise UserError("this is one of the lab's hosts", where="lab", fix="do it outside of the lab")
 
     @property
     def up(self) -> bool:
@@ -69,14 +75,17 @@ class State:
 
 
 def load() -> State | None:
-    """The lab as it was last written down; None if nothing is, or the machine was started anew since."""
+    """The lab as it was last written down.
+
+    None if there is none, if the machine was started anew since, or if another version of the lab wrote it.
+    """
     try:
         raw = json.loads(_FILE.read_text())
-    except FileNotFoundError:
+        raw["owner"] = raw["owner"] and Process(**raw["owner"])
+        raw["inits"] = {int(host): Process(**init) for host, init in raw["inits"].items()}
+        state = State(**raw)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    raw["owner"] = raw["owner"] and Process(**raw["owner"])
-    raw["inits"] = {int(host): Process(**init) for host, init in raw["inits"].items()}
-    state = State(**raw)
     return state if state.boot_id == _BOOT_ID.read_text().strip() else None
 
 

@@ -23,6 +23,7 @@ def current() -> dict[str, Any]:
     lab = state.load()
     if lab is None or not lab.up:
         return {"up": False}
+    lab.require_outside()
     nodes = _ray_nodes(lab) if lab.ray else {}
     return {
         "up": True,
