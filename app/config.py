@@ -13,8 +13,10 @@ from pydantic import ValidationError
 from app.config_text import nearest, validation_error
 from app.presets import PRESETS
 from pipelines.errors import UserError
+from pipelines.job import Job
 from pipelines.options import (
     DataOptions,
+    ExchangeOptions,
     ModelOptions,
     NonNegative,
     OptimOptions,
@@ -72,9 +74,14 @@ class RunConfig(Options):
     model: ModelOptions = ModelOptions()
     optim: OptimOptions = OptimOptions()
     sharding: ShardingOptions = ShardingOptions()
+    exchange: ExchangeOptions = ExchangeOptions()
     train: TrainOptions = TrainOptions()
     cluster: ClusterOptions = ClusterOptions()
     tracking: TrackingOptions = TrackingOptions()
+
+    def job(self, dataset_path: str) -> Job:
+        """What a rank needs of it."""
+        return Job(dataset_path, self.data, self.model, self.optim, self.sharding, self.exchange, self.train)
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(), sort_keys=False)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +13,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray
 import ray.train
-from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
 
 from app import cluster, tracking
-from app.board import BoardView, start_board
+from app.board import start_board
 from app.checkpoints import find_checkpoint, read_remote_state
 from app.config import RunConfig
 from app.data import open_dataset
@@ -31,6 +26,7 @@ from app.storage import CONFIG, open_storage, resolve_storage, write_text
 from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run, tracking_uri
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
+from app.workers import WorkerGroup, run_workers
 from pipelines import score
 from pipelines.checkpoint import check_identity
 from pipelines.dataset import Dataset
@@ -77,7 +73,7 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
     if config.data.path is not None:
         # Saved with the run, which may be resumed from another working folder.
         config.data.path = str(dataset.path)
-    job = Job(str(dataset.path), config.data, config.model, config.optim, config.sharding, config.train)
+    job = config.job(str(dataset.path))
     _check_job(job, dataset, config.cluster.workers, folder, resume)
     console.print(f"data   {dataset.path}", highlight=False, soft_wrap=True)
     where = config.cluster.address or os.environ.get("RAY_ADDRESS") or "this machine"
@@ -97,7 +93,17 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         with closed_at_the_end(run) as tags:
             console.print(f"run    {folder}", highlight=False, soft_wrap=True)
             console.print(f"track  {tracking.dashboard_command(run.uri)}", highlight=False, soft_wrap=True)
-            checkpoint, metrics = _fit(config, name, storage, job, device, run, console)
+            board = start_board()
+            settings = WorkerSettings(
+                job=job,
+                run=run,
+                board=board,
+                run_folder=f"{storage}/{name}",
+                system_metrics=config.tracking.system_metrics,
+                threads=config.train.threads or config.cluster.cpus_per_worker,
+            )
+            workers = WorkerGroup(config.cluster, device, name, storage, config.train.keep_checkpoints)
+            checkpoint, metrics = run_workers(workers, work, settings, board, console)
             tags.update(final_tags(metrics, dataset))
             export = _export(config, checkpoint, run, dataset) if config.run.export else None
     except KeyboardInterrupt:
@@ -118,73 +124,6 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         synthetic=dataset.manifest.synthetic,
         seconds=time.monotonic() - start,
     )
-
-
-def _fit(
-    config: RunConfig,
-    name: str,
-    storage: str,
-    job: Job,
-    device: str,
-    run: tracking.RunHandle,
-    console: Console,
-) -> tuple[ray.train.Checkpoint, Metrics]:
-    """Run the workers to the end; the last checkpoint and the metrics of that step."""
-    board = start_board()
-    settings = WorkerSettings(
-        job=job,
-        run=run,
-        board=board,
-        run_folder=f"{storage}/{name}",
-        system_metrics=config.tracking.system_metrics,
-        threads=config.train.threads or config.cluster.cpus_per_worker,
-    )
-    trainer = TorchTrainer(
-        work,
-        train_loop_config=settings,
-        torch_config=TorchConfig(
-            backend="nccl" if device == "cuda" else "gloo", timeout_s=math.ceil(config.cluster.collective_timeout_s)
-        ),
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=config.cluster.workers,
-            use_gpu=device == "cuda",
-            resources_per_worker={"CPU": config.cluster.cpus_per_worker} | ({"GPU": 1} if device == "cuda" else {}),
-            placement_strategy=config.cluster.placement,
-        ),
-        run_config=ray.train.RunConfig(
-            name=name,
-            storage_path=storage,
-            failure_config=ray.train.FailureConfig(max_failures=config.cluster.max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.train.keep_checkpoints),
-        ),
-    )
-    try:
-        with BoardView(board, console), _stop_signals():
-            checkpoint = trainer.fit().checkpoint
-    except (KeyboardInterrupt, ray.train.TrainingFailedError):
-        _, fatal = ray.get(board.outcome.remote())
-        if fatal is not None:
-            raise fatal from None
-        raise
-    metrics, _ = ray.get(board.outcome.remote())
-    return checkpoint, metrics
-
-
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Make the end of a stopped `fit` a KeyboardInterrupt, whether Ctrl-C or the SIGTERM of `ray job stop` caused it.
-
-    Ray's own handler of SIGINT aborts the workers and leaves with SystemExit(0), which would look like success.
-    """
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    except SystemExit:
-        raise KeyboardInterrupt from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _check_run_folder(folder: str, resume: bool) -> None:

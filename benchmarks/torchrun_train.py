@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from app.config import load_config
-from pipelines.job import Job, Metrics
+from pipelines.job import Metrics
 from pipelines.train import train
 
 
@@ -67,9 +67,8 @@ def main(data: str, out: Path, preset: str | None, assignments: tuple[str, ...])
     torch.set_num_threads(config.train.threads or config.cluster.cpus_per_worker)
     timeout = timedelta(seconds=config.cluster.collective_timeout_s)
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timeout)
-    job = Job(data, config.data, config.model, config.optim, config.sharding, config.train)
     try:
-        metrics = train(job, FolderHooks(out), device)
+        metrics = train(config.job(data), FolderHooks(out), device)
     finally:
         dist.destroy_process_group()
     if int(os.environ["RANK"]) == 0:

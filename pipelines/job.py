@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from pipelines.options import DataOptions, ModelOptions, OptimOptions, ShardingOptions, TrainOptions
+from pipelines.options import DataOptions, ExchangeOptions, ModelOptions, OptimOptions, ShardingOptions, TrainOptions
 
 Metrics = dict[str, float]
 
@@ -22,6 +22,7 @@ class Job:
     model: ModelOptions = field(default_factory=ModelOptions)
     optim: OptimOptions = field(default_factory=OptimOptions)
     sharding: ShardingOptions = field(default_factory=ShardingOptions)
+    exchange: ExchangeOptions = field(default_factory=ExchangeOptions)
     train: TrainOptions = field(default_factory=TrainOptions)
 
 

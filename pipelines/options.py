@@ -101,6 +101,15 @@ class ShardingOptions(Options):
     """Memory a rank may give to tables; default: what TorchRec assumes for the device."""
 
 
+class ExchangeOptions(Options):
+    codec: Literal["none", "fp16", "bf16", "fp8", "int8"] = "none"
+    """What pooled embeddings and their gradients are sent as: TorchRec's quantised communication (QComms), none = fp32.
+    On CPU it has fp16 and int8."""
+    schedule: Literal["torchrec", "duplex"] = "torchrec"
+    """How an all-to-all is sent: as TorchRec does, or with every receive posted before any send, which lets gloo use
+    both directions of a link at once."""
+
+
 class TrainOptions(Options):
     batch_size: Positive = 2048
     """Rows a rank takes in a step; the global batch is this times the number of workers."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torchrec.datasets.utils import Batch
-from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
 from pipelines import checkpoint
 from pipelines.checkpoint import Position
@@ -18,10 +16,9 @@ from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.job import Hooks, Job
 from pipelines.loader import Loader
-from pipelines.model import build_model, init_tables, table_configs
-from pipelines.optim import build_optimizer
+from pipelines.model import table_configs
 from pipelines.options import TrainOptions
-from pipelines.sharding import describe_plan, make_plan, shard_model, sharders
+from pipelines.trainable import build_trainable
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,9 @@ class RunState:
                 where=f"split '{job.data.train_split}'",
                 fix="use a smaller train.batch_size or fewer workers",
             )
-        self._build_model()
+        built = build_trainable(job, self.dataset, device)
+        self.model, self.optimizer, self.pipeline = built.model, built.optimizer, built.pipeline
+        self.groups, self._plan_text = built.groups, built.plan
         self.position = self._restore()
         self.total_steps = self._total_steps()
         self._announce()
@@ -86,17 +85,6 @@ class RunState:
             prefetch=self.job.data.prefetch,
             table_rows=self._table_rows,
         )
-
-    def _build_model(self) -> None:
-        job, device = self.job, self.device
-        model = build_model(job.model, self.dataset, seed=job.train.seed, device=device)
-        table_sharders = sharders(job.optim, device)
-        plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=job.train.batch_size)
-        self._plan_text = describe_plan(plan, model)
-        self.model = shard_model(model, plan, table_sharders, device)
-        init_tables(self.model, job.train.seed)
-        self.optimizer = build_optimizer(self.model, job.optim)
-        self.pipeline: Any = TrainPipelineSparseDist(self.model, self.optimizer, device, execute_all_batches=True)
 
     def _restore(self) -> Position:
         with self.hooks.restore() as folder:

@@ -21,12 +21,14 @@ from torchrec.distributed.sharding_plan import (
     table_row_wise,
     table_wise,
 )
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ModuleSharder, ShardingPlan
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ModuleSharder, ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from pipelines.dataset import module_name
 from pipelines.errors import UserError
-from pipelines.options import OptimOptions, ShardingOptions, ShardOptions
+from pipelines.groups import Groups
+from pipelines.options import ExchangeOptions, OptimOptions, ShardingOptions, ShardOptions
+from pipelines.qcomms import qcomm_codecs
 
 # What the planner may choose from. Not data_parallel: its tables would leave the fused optimiser for the dense one,
 # and not column_wise: row-wise Adagrad would keep one accumulator a column shard. Either way the placement would
@@ -39,14 +41,14 @@ _FUSED = {
 }
 
 
-def sharders(optim: OptimOptions, device: torch.device) -> list[ModuleSharder[nn.Module]]:
+def sharders(optim: OptimOptions, exchange: ExchangeOptions, device: torch.device) -> list[ModuleSharder[nn.Module]]:
     """Sharders whose table kernels apply the optimiser inside the backward pass.
 
     TorchRec divides the gradients that come back by the number of ranks, so a table sees the gradient of the loss
     averaged over the global batch, like the MLPs under DDP.
 
     Raises:
-        UserError: FBGEMM has no kernel of this optimiser for the device.
+        UserError: FBGEMM has no kernel of this optimiser, or TorchRec no codec of this kind, for the device.
     """
     if optim.sparse == "adam" and device.type == "cpu":
         raise UserError(
@@ -55,7 +57,10 @@ def sharders(optim: OptimOptions, device: torch.device) -> list[ModuleSharder[nn
     fused: dict[str, Any] = {"optimizer": _FUSED[optim.sparse], "learning_rate": optim.sparse_lr}
     if optim.sparse != "sgd":
         fused["eps"] = optim.eps
-    return [cast(ModuleSharder[nn.Module], EmbeddingBagCollectionSharder(fused_params=fused))]
+    sharder = EmbeddingBagCollectionSharder(
+        fused_params=fused, qcomm_codecs_registry=qcomm_codecs(exchange.codec, device)
+    )
+    return [cast(ModuleSharder[nn.Module], sharder)]
 
 
 def make_plan(
@@ -121,15 +126,35 @@ def describe_plan(plan: ShardingPlan, model: nn.Module) -> str:
 
 
 def shard_model(
-    model: nn.Module, plan: ShardingPlan, table_sharders: list[ModuleSharder[nn.Module]], device: torch.device
+    model: nn.Module,
+    plan: ShardingPlan,
+    table_sharders: list[ModuleSharder[nn.Module]],
+    device: torch.device,
+    groups: Groups,
 ) -> DistributedModelParallel:
     """The sharded model; table weights are allocated but not yet initialised (see `model.init_tables`)."""
-    # DDP regroups its gradient buckets after the first step unless it looks for unused parameters. The order of sums
-    # of a ring all-reduce follows the buckets, so a resumed run would differ in the last bits on four or more ranks.
-    wrapper = DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True)
     return DistributedModelParallel(
-        model, device=device, plan=plan, sharders=table_sharders, data_parallel_wrapper=wrapper
+        model,
+        env=ShardingEnv.from_process_group(groups.exchange),
+        device=device,
+        plan=plan,
+        sharders=table_sharders,
+        data_parallel_wrapper=_DenseWrapper(groups.dense),
     )
+
+
+class _DenseWrapper(DefaultDataParallelWrapper):
+    """DDP over a group of its own, so that its bytes are told from the exchange's."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        # DDP regroups its gradient buckets after the first step unless it looks for unused parameters. The order of
+        # sums of a ring all-reduce follows the buckets, so a resumed run would differ in the last bits on four or more
+        # ranks.
+        super().__init__(static_graph=False, find_unused_parameters=True)
+        self._group = group
+
+    def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:  # noqa: ARG002
+        super().wrap(dmp, ShardingEnv.from_process_group(self._group), device)
 
 
 def _embedding_collection(model: nn.Module) -> tuple[str, EmbeddingBagCollection]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from torchrec.datasets.utils import Batch
 
 from pipelines.evaluate import evaluate
 from pipelines.job import DivergedError, Hooks, Job, Metrics
+from pipelines.metrics import wire_metrics
 from pipelines.optim import set_learning_rates
 from pipelines.run_state import RunState
 
@@ -27,28 +28,37 @@ def train(job: Job, hooks: Hooks, device: torch.device) -> Metrics:
         UserError: what the user gave does not fit together.
         DivergedError: the loss of a logged step is not finite; all ranks raise it at the same step.
     """
-    run = RunState(job, hooks, device)
+    windows = train_in_windows(RunState(job, hooks, device))
+    while True:
+        try:
+            next(windows)
+        except StopIteration as end:
+            return cast(Metrics, end.value)
+
+
+def train_in_windows(run: RunState) -> Generator[Metrics, None, Metrics]:
+    """`train`, yielding the metrics of every logged point, so that two runs can take turns."""
     metrics: Metrics = {}
     if run.position.step >= run.total_steps:
-        hooks.say(f"nothing is left to train: {run.total_steps:,} steps are done (train.epochs, train.max_steps)")
+        run.hooks.say(f"nothing is left to train: {run.total_steps:,} steps are done (train.epochs, train.max_steps)")
     while run.position.step < run.total_steps:
         with closing(run.epoch_batches()) as batches:
             for segment in run.segments():
-                metrics = run_steps(run, islice(batches, segment.stop - segment.start))
+                metrics = yield from _run_steps(run, islice(batches, segment.stop - segment.start))
                 if segment.evaluate:
                     metrics |= evaluate(run)
                 if segment.save:
-                    hooks.save(run.position.step, metrics, run.save)
+                    run.hooks.save(run.position.step, metrics, run.save)
         run.position = run.position.next_epoch()
     memory = {"memory/peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-    hooks.log(run.position.step, run.total_steps, memory)
+    run.hooks.log(run.position.step, run.total_steps, memory)
     return (metrics or evaluate(run)) | memory | {"step": run.position.step}
 
 
-def run_steps(run: RunState, batches: Iterator[Batch]) -> Metrics:
+def _run_steps(run: RunState, batches: Iterator[Batch]) -> Generator[Metrics, None, Metrics]:
     """Take a step for each batch and return the last logged metrics. Logs every `log_every` steps and at the end."""
     feed, options, metrics = _Timed(batches), run.job.train, Metrics()
-    meter = _Meter(run.device)
+    meter = _Meter(run, feed)
     while True:
         rate = set_learning_rates(run.optimizer, run.position.step, run.job.optim)
         try:
@@ -58,44 +68,50 @@ def run_steps(run: RunState, batches: Iterator[Batch]) -> Metrics:
         run.position = run.position.advanced(run.loader.global_batch)
         meter.add(loss)
         if run.position.step % options.log_every == 0:
-            metrics = meter.read(run, feed) | {"train/lr": rate}
-            run.hooks.log(run.position.step, run.total_steps, metrics)
+            metrics = meter.read(rate)
+            yield metrics
+            meter.start()
     if meter.steps:
-        metrics = meter.read(run, feed) | {"train/lr": rate}
-        run.hooks.log(run.position.step, run.total_steps, metrics)
+        metrics = meter.read(rate)
+        yield metrics
     return metrics
 
 
 class _Meter:
-    """Loss and speed between two logged points."""
+    """Loss, speed and wire bytes between two logged points."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.steps = 0
+    def __init__(self, run: RunState, feed: _Timed) -> None:
+        self._run, self._feed = run, feed
+        run.groups.wire.take()  # what an evaluation sent
+        self.start()
+
+    def start(self) -> None:
+        self._loss = torch.zeros((), dtype=torch.float64, device=self._run.device)
+        self.steps, self._feed.seconds = 0, 0.0
         self._start = time.perf_counter()
 
     def add(self, loss: torch.Tensor) -> None:
         self._loss += loss.detach().double().squeeze()
         self.steps += 1
 
-    def read(self, run: RunState, feed: _Timed) -> Metrics:
-        """Metrics since the last call; the loss is the mean over all ranks, so all ranks see the same number."""
-        total = self._loss.clone()
-        dist.all_reduce(total)
-        loss = float(total) / self.steps / dist.get_world_size()
+    def read(self, rate: float) -> Metrics:
+        """Metrics since `start`, logged; loss and wire bytes are means over all ranks, so all ranks see the same."""
+        run, wire = self._run, self._run.groups.wire.take()
+        sums = torch.cat([self._loss.reshape(1), wire.to(run.device)])
+        dist.all_reduce(sums, group=run.groups.exchange)
+        means = (sums / self.steps / dist.get_world_size()).cpu()
         seconds = time.perf_counter() - self._start
         metrics = {
-            "train/loss": loss,
+            "train/loss": float(means[0]),
             "train/samples_per_s": self.steps * run.loader.global_batch / seconds,
+            "train/lr": rate,
             "time/step_ms": 1000 * seconds / self.steps,
-            "time/data_wait_ms": 1000 * feed.seconds / self.steps,
+            "time/data_wait_ms": 1000 * self._feed.seconds / self.steps,
+            **wire_metrics(means[1:]),
         }
-        if not math.isfinite(loss):
-            run.hooks.log(run.position.step, run.total_steps, metrics)
-            raise DivergedError(f"the loss is {loss} at step {run.position.step:,}")
-        self._loss.zero_()
-        self.steps, feed.seconds = 0, 0.0
-        self._start = time.perf_counter()
+        run.hooks.log(run.position.step, run.total_steps, metrics)
+        if not math.isfinite(metrics["train/loss"]):
+            raise DivergedError(f"the loss is {metrics['train/loss']} at step {run.position.step:,}")
         return metrics
 
 

@@ -21,7 +21,6 @@ from app.config import load_config
 from benchmarks.torchrun_train import FolderHooks
 from pipelines.dataset import Dataset
 from pipelines.export import export_checkpoint
-from pipelines.job import Job
 from pipelines.train import train
 from tests.ranks import digest, run_ranks
 
@@ -55,7 +54,7 @@ def mlflow_run(folder: Path, name: str) -> mlflow.entities.Run:
 
 def train_without_ray(data: str, out: str, assignments: list[str]) -> None:
     config = load_config(assignments=[*SMALL, *assignments])
-    job = Job(data, config.data, config.model, config.optim, config.sharding, config.train)
+    job = config.job(data)
     train(job, FolderHooks(Path(out)), torch.device("cpu"))
 
 

@@ -29,7 +29,7 @@ def test_auc_equals_sklearn_also_with_ties():
 def test_auc_in_chunks_is_the_same(monkeypatch):
     labels, logits = sample()
     whole = auc(labels, logits), log_loss(labels, logits)
-    monkeypatch.setattr("pipelines.metrics._CHUNK", 7)
+    monkeypatch.setattr("pipelines.metrics.quality._CHUNK", 7)
     assert (auc(labels, logits), log_loss(labels, logits)) == (whole[0], pytest.approx(whole[1], abs=1e-12))
 
 

@@ -21,7 +21,7 @@ from pipelines import score
 from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
-from pipelines.job import DivergedError, Job
+from pipelines.job import DivergedError
 from pipelines.prepare import PrepareOptions, prepare
 from pipelines.sharding import check_plan
 from pipelines.synthetic import SynthOptions, write_synthetic
@@ -42,7 +42,7 @@ def run_all(data: str, runs: list[tuple[str, list[str]]]) -> list[dict[str, floa
     ends: list[dict[str, float] | str] = []
     for out, assignments in runs:
         config = load_config(assignments=[*SMALL, *assignments])
-        job = Job(data, config.data, config.model, config.optim, config.sharding, config.train)
+        job = config.job(data)
         try:
             ends.append(train(job, FolderHooks(Path(out)), torch.device("cpu")))
         except (UserError, DivergedError) as error:

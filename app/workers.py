@@ -1,0 +1,90 @@
+"""Ray Train workers, from their start to their end, seen from the driver."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.train
+from ray.train.torch import TorchConfig, TorchTrainer
+from rich.console import Console
+
+from app.board import BoardView
+from app.config import ClusterOptions
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Which workers, and where Ray keeps what they report."""
+
+    cluster: ClusterOptions
+    device: str
+    """cpu or cuda."""
+    name: str
+    storage: str
+    keep_checkpoints: int = 1
+
+
+def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, board: Any, console: Console) -> Any:
+    """Call `work(settings)` on every worker, with what they tell the board shown on the console.
+
+    Returns:
+        (the last checkpoint or None, what rank 0 gave to `board.finish`).
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, or the job was stopped; no worker is left.
+        ray.train.TrainingFailedError: a worker failed more often than `cluster.max_failures` allows.
+        Exception: what a worker gave to `board.fail`.
+    """
+    options, on_gpu = group.cluster, group.device == "cuda"
+    trainer = TorchTrainer(
+        work,
+        train_loop_config=settings,
+        torch_config=TorchConfig(
+            backend="nccl" if on_gpu else "gloo", timeout_s=math.ceil(options.collective_timeout_s)
+        ),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=options.workers,
+            use_gpu=on_gpu,
+            resources_per_worker={"CPU": options.cpus_per_worker} | ({"GPU": 1} if on_gpu else {}),
+            placement_strategy=options.placement,
+        ),
+        run_config=ray.train.RunConfig(
+            name=group.name,
+            storage_path=group.storage,
+            failure_config=ray.train.FailureConfig(max_failures=options.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=group.keep_checkpoints),
+        ),
+    )
+    try:
+        with BoardView(board, console), _stop_signals():
+            checkpoint = trainer.fit().checkpoint
+    except (KeyboardInterrupt, ray.train.TrainingFailedError):
+        _, fatal = ray.get(board.outcome.remote())
+        if fatal is not None:
+            raise fatal from None
+        raise
+    final, _ = ray.get(board.outcome.remote())
+    return checkpoint, final
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Make the end of a stopped `fit` a KeyboardInterrupt, whether Ctrl-C or the SIGTERM of `ray job stop` caused it.
+
+    Ray's own handler of SIGINT aborts the workers and leaves with SystemExit(0), which would look like success.
+    """
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
