@@ -1,0 +1,155 @@
+"""`thinwire bench exchange`: in the lab, or on the Ray cluster that is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from rich.console import Console
+
+from app import cluster
+from app.bench_command import bar_table
+from app.board import start_board
+from app.config import ClusterOptions
+from app.workers import WorkerGroup, run_workers
+from benchmarks.exchange import result
+from benchmarks.exchange.plan import FULL, QUICK, Plan, bits_per_second, parse_grid
+from benchmarks.exchange.worker import BenchSettings, work
+from benchmarks.lab import Lab
+from pipelines.errors import UserError
+
+LAB_LINK_COMMAND = f"{sys.executable} -m benchmarks.lab rate {{rate}}"
+RATES, GRID = "50mbit,100mbit,250mbit,1gbit,none", "1024x16,2048x16,512x64"
+ROOT = Path(__file__).resolve().parent.parent
+WIDE = 140
+"""Columns of the tables where the output is no terminal."""
+
+
+def run_exchange_bench(
+    *,
+    where: str,
+    workers: str | None,
+    rates: str | None,
+    grid: str | None,
+    quick: bool,
+    link_command: str | None,
+    plot: Path,
+    part: bool,
+    write: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure, print tables, draw the plot and hand the result to `write`.
+
+    Args:
+        where: `lab`, `cluster`, or `auto` for the cluster at RAY_ADDRESS, else a lab.
+        workers, rates, grid: comma-separated lists; None for the default of `quick` and `where`.
+        part: this is the part of another run that ran it in the lab, which shows the result.
+        write: called after each number of workers, so that a crash later loses nothing.
+
+    Raises:
+        UserError: the lab cannot be made here, or the cluster cannot do it.
+    """
+    in_lab = where == "lab" or (where == "auto" and not os.environ.get("RAY_ADDRESS"))
+    rates = rates or (("100mbit,none" if quick else RATES) if in_lab else "none")
+    grid = grid or ("1024x16" if quick else GRID)
+    plan = Plan(
+        rates=tuple(rates.split(",")),
+        grid=parse_grid(grid),
+        link_command=link_command,
+        paper_point=link_command is not None,
+        **(QUICK if quick else FULL),
+    )
+    for rate in plan.rates:
+        bits_per_second(rate)
+    if not in_lab and link_command is None and plan.rates != ("none",):
+        raise UserError(
+            "the links of a real cluster stay as they are",
+            where="--rates",
+            fix="give --link-command, a command that sets them, or --rates none",
+        )
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    start = time.monotonic()
+    done: dict[str, Any] = {"rows": [], "goodput": [], "refused": {}}
+    for ranks in parse_workers(workers or ("2" if quick else "2,4")):
+        measured = _in_lab(ranks, plan, grid, quick, console) if in_lab else _on_cluster(plan, ranks, console)
+        _add(done, measured, ranks)
+        done["bars"] = result.bars(done["rows"], done["goodput"])
+        done["machine"] = {"cores": os.cpu_count(), "load_1min": os.getloadavg()[0]}
+        done["seconds"] = time.monotonic() - start
+        write(done)
+    if not part:
+        _show(done, console)
+        result.plot(done["rows"], plot)
+        console.print(f"plot   {plot}", highlight=False, soft_wrap=True)
+
+
+def parse_workers(text: str) -> list[int]:
+    """`2,4` -> [2, 4].
+
+    Raises:
+        UserError: it is something else, or less than two.
+    """
+    if not all(part.isdigit() and int(part) > 1 for part in text.split(",")):
+        raise UserError(f"'{text}' is no list of numbers from 2 on", where="--workers", fix="for example 2,4")
+    return [int(part) for part in text.split(",")]
+
+
+def _in_lab(ranks: int, plan: Plan, grid: str, quick: bool, console: Console) -> dict[str, Any]:
+    """The same command in host 0 of a lab of `ranks` hosts."""
+    console.print(f"lab of {ranks} hosts", highlight=False)
+    with tempfile.TemporaryDirectory() as folder, Lab(hosts=ranks, rate=plan.rates[0]) as lab:
+        file = Path(folder) / "part.json"
+        command = [sys.executable, "-m", "app.cli", "bench", "exchange", "--where", "cluster", "--part"]
+        command += ["--workers", str(ranks), "--rates", ",".join(plan.rates), "--grid", grid, "--json", str(file)]
+        command += ["--link-command", LAB_LINK_COMMAND, *(["--quick"] if quick else [])]
+        code = lab.exec(0, command, env={"PYTHONPATH": str(ROOT)}).returncode
+        if code:
+            raise UserError(f"the run in the lab ended with exit code {code}", where="bench exchange")
+        return dict(json.loads(file.read_text()))
+
+
+def _on_cluster(plan: Plan, ranks: int, console: Console) -> dict[str, Any]:
+    options = ClusterOptions(workers=ranks, placement="SPREAD", max_failures=0)
+    cluster.connect(options)
+    try:
+        device = cluster.choose_device(options)
+        board = start_board()
+        with tempfile.TemporaryDirectory() as storage:
+            group = WorkerGroup(options, device, f"bench-{time.time_ns()}", storage)
+            _, found = run_workers(group, work, BenchSettings(plan, board), board, console)
+        return dict(found)
+    finally:
+        ray.shutdown()
+
+
+def _add(done: dict[str, Any], part: dict[str, Any], ranks: int) -> None:
+    done["rows"] += part["rows"]
+    links = part["goodput"]
+    done["goodput"] += links if isinstance(links, list) else [{"ranks": ranks, "rate": r} | g for r, g in links.items()]
+    done["refused"] |= part["refused"]
+    done["device"] = part["device"]
+
+
+def _show(done: dict[str, Any], console: Console) -> None:
+    for table in result.step_tables(done["rows"]):
+        console.print(table)
+    console.print(result.phase_table(done["rows"]))
+    console.print(result.goodput_table(done["goodput"]))
+    for name, reason in done["refused"].items():
+        console.print(f"not measured: {name}: {reason}", highlight=False, soft_wrap=True)
+    spreads = [(r["quartiles_ms"][1] - r["quartiles_ms"][0]) / r["step_ms"] for r in done["rows"]]
+    noise = sorted(spreads)[len(spreads) // 2]
+    console.print(
+        f"{done['device']}; {done['machine']['cores']} cores here; the quartiles of a contender's windows are "
+        f"{noise:.0%} apart in the median setting, {max(spreads):.0%} in the worst",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if done["bars"]:
+        console.print(bar_table(done["bars"]))

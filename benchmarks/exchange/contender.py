@@ -1,0 +1,154 @@
+"""One way of exchanging embeddings: a model of its own that takes steps, and what they cost."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+from torchrec.datasets.utils import Batch
+
+from pipelines.metrics import KINDS
+from pipelines.trainable import Trainable
+
+PHASES = ("input dist", "lookup", "output dist", "dense forward", "backward", "gradients", "optimiser", "rest")
+# Profiler ranges that TorchRec opens, by the phase that they belong to. Forward and backward hold others of them.
+_RANGES = [
+    (r"## (start|wait)_sparse_data_dist", "input dist"),
+    (r"\[lookup\]", "lookup"),
+    (r"\[output_dist(_wait)?\]", "output dist"),
+    (r"## forward", "forward"),
+    (r"## backward", "backward"),
+    (r"autograd::engine::evaluate_function: All2All_Pooled_(Wait|Req)Backward", "gradients"),
+    (r"## (optimizer|zero_grad)", "optimiser"),
+]
+
+
+@dataclass
+class Window:
+    """Some steps in a row, seen by all ranks together."""
+
+    step_ms: float
+    """Of the slowest rank."""
+    wire: list[float]
+    """Bytes a rank and step by kind, mean over ranks."""
+
+
+@dataclass
+class Contender:
+    """A model that takes steps over the same batches again and again, in the order of all others."""
+
+    name: str
+    trainable: Trainable
+    batches: list[Batch]
+    windows: list[Window] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    """Of the first steps, mean over ranks."""
+    steps: int = 0
+    """In a window."""
+    peak_mb: float = 0.0
+    """Largest memory of a rank during its windows."""
+    growth_mb: float = 0.0
+    """Largest growth of a rank's memory within a window."""
+
+    def __post_init__(self) -> None:
+        self._feed: Iterator[Batch] = itertools.cycle(self.batches)
+
+    def step(self) -> torch.Tensor:
+        loss, _, _ = self.trainable.pipeline.progress(self._feed)
+        return loss.detach()
+
+    def warm_up(self, steps: int) -> None:
+        """Take the first steps, whose losses are kept: another contender of the same numbers must have the same."""
+        for _ in range(steps):
+            loss = self.step().double().reshape(1)
+            dist.all_reduce(loss)
+            self.losses.append(float(loss) / dist.get_world_size())
+
+    def measure(self, steps: int) -> Window:
+        """Time `steps` steps after one that is not timed: the input dist of its batch was sent long ago."""
+        device = self.batches[0].labels.device
+        self.step()
+        dist.barrier()
+        self.trainable.groups.wire.take()
+        before = start_peak()
+        start = time.perf_counter()
+        for _ in range(steps):
+            loss = self.step()
+        if loss.is_cuda:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        peak = peak_mb()
+        worst = torch.tensor([seconds, peak, peak - before], dtype=torch.float64, device=device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        wire = self.trainable.groups.wire.take().to(device)
+        dist.all_reduce(wire)
+        self.peak_mb, self.growth_mb = max(self.peak_mb, float(worst[1])), max(self.growth_mb, float(worst[2]))
+        scale = steps * dist.get_world_size()
+        return Window(1000 * float(worst[0]) / steps, [count / scale for count in wire.tolist()])
+
+    def take_turn(self) -> None:
+        self.windows.append(self.measure(self.steps))
+
+    def phases(self, steps: int) -> dict[str, float]:
+        """Milliseconds a step in each of `PHASES`, mean over ranks, from steps under torch's profiler, which slows them
+        a little. The backward pass holds the tables' update and the dense all-reduce; gradients are what waits for the
+        all-to-all and unpacks it."""
+        with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=2, active=steps)) as profiler:
+            for i in range(2 + steps):
+                if i == 2:
+                    dist.barrier()
+                    start = time.perf_counter()
+                self.step()
+                if i == 1 + steps:
+                    total = 1000 * (time.perf_counter() - start) / steps
+                profiler.step()
+        found = dict.fromkeys([phase for _, phase in _RANGES], 0.0)
+        for event in profiler.key_averages():
+            for pattern, phase in _RANGES:
+                if re.match(pattern, event.key):
+                    found[phase] += event.cpu_time_total / 1000 / steps
+        found["dense forward"] = found.pop("forward") - found["lookup"] - found["output dist"]
+        found["backward"] -= found["gradients"]
+        found["rest"] = total - sum(found.values())
+        mean = torch.tensor([found[p] for p in PHASES], device=self.batches[0].labels.device)
+        dist.all_reduce(mean)
+        return dict(zip(PHASES, (mean / dist.get_world_size()).tolist(), strict=True))
+
+
+def wire_kb(windows: list[Window]) -> dict[str, float]:
+    """Mean KB a rank and step by kind."""
+    return {k: sum(w.wire[i] for w in windows) / len(windows) / 1000 for i, k in enumerate(KINDS)}
+
+
+def start_peak() -> float:
+    """Begin to look for the peak; MB in use now."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated() / 1e6
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the highest resident size so far
+    except OSError:
+        return 0.0
+    return _status("VmRSS")
+
+
+def peak_mb() -> float:
+    """Since `start_peak`: MB of the GPU, else of the process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    return _status("VmHWM")
+
+
+def _status(key: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

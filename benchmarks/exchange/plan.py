@@ -1,0 +1,90 @@
+"""What is measured: contenders, link rates, batches and dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.errors import UserError
+
+BASELINE = "TorchRec fp32"
+DUPLEX = "TorchRec fp32, duplex"
+LIMIT = "comm-free limit"
+EXCHANGES: dict[str, list[str]] = {
+    BASELINE: [],
+    DUPLEX: ["exchange.schedule=duplex"],
+    "QComms fp16": ["exchange.codec=fp16"],
+    "QComms bf16": ["exchange.codec=bf16"],
+    "QComms fp8": ["exchange.codec=fp8"],
+    "QComms int8": ["exchange.codec=int8"],
+}
+"""Contenders by name, each with what its configuration changes. A device may refuse some."""
+SHARE_LOW, SHARE_HIGH = 0.60, 0.65
+"""Share of a step that the all-to-all takes on the cluster of arXiv 2407.04272: the paper point."""
+UNSHAPED = "none"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the ranks do, the same on all."""
+
+    rates: tuple[str, ...]
+    """Link rates such as `50mbit`, or `none` for the link as it is."""
+    grid: tuple[tuple[int, int], ...]
+    """(rows a rank and step, embedding dimension)."""
+    rounds: int
+    """Windows of each contender in a setting; they take turns."""
+    window_s: float
+    """Aimed length of a window; a window has at least `least_steps` steps."""
+    least_steps: int
+    profiled_steps: int
+    link_command: str | None
+    """Shell command that sets the rate of all links, with {rate} in it."""
+    paper_point: bool
+    """Look for the link rate at which the baseline spends 60 to 65 % of a step on communication, and measure there."""
+    threads: int = 1
+    seed: int = 0
+
+
+QUICK: dict[str, Any] = {"rounds": 3, "window_s": 0.3, "least_steps": 3, "profiled_steps": 3}
+FULL: dict[str, Any] = {"rounds": 7, "window_s": 0.8, "least_steps": 3, "profiled_steps": 4}
+
+
+def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
+    """`1024x16,512x64` -> ((1024, 16), (512, 64)).
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        pairs = [tuple(int(n) for n in part.split("x")) for part in text.split(",")]
+        if not all(len(p) == 2 and min(p) > 0 for p in pairs):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"'{text}' is no list of BATCHxDIM", where="--grid", fix="for example 1024x16,512x64") from None
+    return tuple((p[0], p[1]) for p in pairs)
+
+
+def bits_per_second(rate: str) -> float:
+    """Of `50mbit` or `1gbit`; infinite for `none`.
+
+    Raises:
+        UserError: it is something else.
+    """
+    units = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+    if rate == UNSHAPED:
+        return float("inf")
+    try:
+        return float(rate[:-4]) * units[rate[-4:]]
+    except (KeyError, ValueError):
+        raise UserError(f"'{rate}' is no link rate", where="--rates", fix="for example 50mbit,1gbit,none") from None
+
+
+def rate_text(bits: float) -> str:
+    return f"{bits / 1e6:.4g}mbit"
+
+
+def settings(plan: Plan) -> Sequence[tuple[str, tuple[int, int]]]:
+    """(rate, (batch, dimension)) in the order of measuring: models are built once for each of the grid."""
+    return [(rate, cell) for cell in plan.grid for rate in plan.rates]

@@ -1,0 +1,218 @@
+"""What each rank of `thinwire bench exchange` does."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from filelock import FileLock
+from torchrec.datasets.utils import Batch
+
+from app.config import load_config
+from benchmarks.exchange import goodput
+from benchmarks.exchange.contender import Contender, wire_kb
+from benchmarks.exchange.plan import (
+    BASELINE,
+    DUPLEX,
+    EXCHANGES,
+    LIMIT,
+    SHARE_HIGH,
+    SHARE_LOW,
+    Plan,
+    bits_per_second,
+    rate_text,
+    settings,
+)
+from pipelines.dataset import MANIFEST, Dataset
+from pipelines.errors import UserError
+from pipelines.groups import local_groups
+from pipelines.job import Job
+from pipelines.loader import Loader
+from pipelines.qcomms import qcomm_codecs
+from pipelines.synthetic import SynthOptions, write_synthetic
+from pipelines.trainable import build_trainable
+
+BATCHES = 32
+"""Different ones; then they come again."""
+WARM_UP = 3
+PAPER_TRIES = 5
+
+Advance = Callable[[str], None]
+
+
+def measure(plan: Plan, device: torch.device, advance: Advance) -> dict[str, Any]:
+    """All rows of the plan, and the refusals of contenders by name. The process group is up; all ranks get the same.
+
+    Args:
+        advance: told what was just measured.
+    """
+    torch.set_num_threads(plan.threads)
+    refused = refusals(device)
+    rows: list[dict[str, Any]] = []
+    links: dict[str, dict[str, float]] = {}
+    for cell in plan.grid:
+        contenders = build(plan, cell, device, refused)
+        for rate, there in settings(plan):
+            if there != cell:
+                continue
+            set_rate(plan, rate)
+            if rate not in links:
+                links[rate] = goodput.measure(bits_per_second(rate), 0.2, device)
+            rows += [{"paper_point": False} | row for row in take_turns(plan, contenders, rate, cell)]
+            advance(f"{rate}, batch {cell[0]}, dim {cell[1]}")
+        if plan.paper_point and cell == plan.grid[0]:
+            rate = find_paper_point(plan, contenders)
+            rows += [{"paper_point": True} | row for row in take_turns(plan, contenders, rate, cell)]
+            advance(f"paper point at {rate}")
+        del contenders
+        gc.collect()
+    return {"rows": rows, "goodput": links, "refused": refused}
+
+
+def refusals(device: torch.device) -> dict[str, str]:
+    """Why a contender cannot run on this device, by name."""
+    found = {}
+    for name, assignments in EXCHANGES.items():
+        try:
+            qcomm_codecs(load_config(assignments=assignments).exchange.codec, device)
+        except UserError as error:
+            found[name] = error.what
+    return found
+
+
+def set_rate(plan: Plan, rate: str) -> None:
+    """Rank 0 sets it, on whatever host it runs."""
+    failed = [""]
+    if plan.link_command and dist.get_rank() == 0:
+        done = subprocess.run(
+            plan.link_command.format(rate=rate), shell=True, capture_output=True, text=True, check=False
+        )
+        failed = [done.stderr.strip()[-300:] or f"exit code {done.returncode}"] if done.returncode else failed
+    dist.broadcast_object_list(failed, 0)
+    if failed[0]:
+        raise UserError(f"cannot set the links to {rate}: {failed[0]}", where="--link-command")
+
+
+def build(plan: Plan, cell: tuple[int, int], device: torch.device, refused: dict[str, str]) -> list[Contender]:
+    """All contenders, warmed up and proven to do the same work."""
+    jobs = {name: job_of(plan, cell, assignments) for name, assignments in EXCHANGES.items() if name not in refused}
+    batches, dataset = load_batches(next(iter(jobs.values())), device)
+    built = [Contender(name, build_trainable(job, dataset, device), batches) for name, job in jobs.items()]
+    free = build_trainable(jobs[BASELINE], dataset, device, local_groups())
+    built.append(Contender(LIMIT, free, batches))
+    for contender in built:
+        contender.warm_up(WARM_UP)
+    check_same_work({c.name: c.losses for c in built})
+    return built
+
+
+def job_of(plan: Plan, cell: tuple[int, int], assignments: list[str]) -> Job:
+    batch, dim = cell
+    common = [f"train.batch_size={batch}", f"model.embedding_dim={dim}", f"train.seed={plan.seed}"]
+    return load_config(assignments=[*common, *assignments]).job("")
+
+
+def load_batches(job: Job, device: torch.device) -> tuple[list[Batch], Dataset]:
+    """This rank's batches of a synthetic data set, made once on each host."""
+    rows = BATCHES * job.train.batch_size * dist.get_world_size()
+    out = Path(tempfile.gettempdir()) / f"thinwire-bench-{rows}-rows"
+    with FileLock(f"{out}.lock"):
+        if not (out / MANIFEST).is_file():
+            write_synthetic(out, SynthOptions(rows=math.ceil(rows / 0.9) + 1), overwrite=True)
+    dataset = Dataset(out)
+    loader = Loader(
+        dataset,
+        "train",
+        batch_size=job.train.batch_size,
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        shuffle=True,
+    )
+    stream = loader.train_batches(0)
+    batches = [next(stream).to(device) for _ in range(BATCHES)]
+    stream.close()
+    return batches, dataset
+
+
+def check_same_work(losses: dict[str, list[float]]) -> None:
+    """Raises RuntimeError unless fp32 has the same losses by both schedules, and a codec nearly the same."""
+    base = losses[BASELINE]
+    if losses[DUPLEX] != base:
+        raise RuntimeError(f"the schedules do not bring the same bits: losses {base} and {losses[DUPLEX]}")
+    for name, found in losses.items():
+        if name != LIMIT and any(abs(a / b - 1) > 0.02 for a, b in zip(found, base, strict=True)):
+            raise RuntimeError(f"{name} does other work than {BASELINE}: losses {found} and {base}")
+    if not all(map(math.isfinite, losses[LIMIT])):
+        raise RuntimeError(f"{LIMIT} computes with what is not finite: losses {losses[LIMIT]}")
+
+
+def take_turns(plan: Plan, contenders: list[Contender], rate: str, cell: tuple[int, int]) -> list[dict[str, Any]]:
+    """Windows of all contenders in turn, begun by another one in each round; then the phases of each."""
+    for contender in contenders:
+        contender.windows, contender.peak_mb, contender.growth_mb = [], 0.0, 0.0
+        contender.steps = steps_of_a_window(plan, contender.measure(plan.least_steps).step_ms)
+    for start in range(plan.rounds):
+        for i in range(len(contenders)):
+            contenders[(start + i) % len(contenders)].take_turn()
+    batch, dim = cell
+    where = {"ranks": dist.get_world_size(), "rate": rate, "batch": batch, "dim": dim}
+    return [where | {"contender": c.name} | row_of(plan, c, contenders) for c in contenders]
+
+
+def steps_of_a_window(plan: Plan, step_ms: float) -> int:
+    """`step_ms` is the same on all ranks."""
+    return max(plan.least_steps, min(50, math.ceil(1000 * plan.window_s / step_ms)))
+
+
+def row_of(plan: Plan, contender: Contender, contenders: list[Contender]) -> dict[str, Any]:
+    """What a contender's windows say, next to the baseline's and the limit's windows of the same rounds."""
+    by_name = {c.name: [w.step_ms for w in c.windows] for c in contenders}
+    times = by_name[contender.name]
+    low, median, high = statistics.quantiles(times, n=4)
+    world_batch = contender.batches[0].labels.numel() * dist.get_world_size()
+    return {
+        "step_ms": median,
+        "quartiles_ms": [low, high],
+        "windows_ms": [round(t, 3) for t in times],
+        "steps_a_window": contender.steps,
+        "samples_per_s": 1000 * world_batch / median,
+        "speedup": ratio(by_name[BASELINE], times),
+        "share_of_limit": ratio(by_name[LIMIT], times),
+        "exposed_share": 1 - ratio(by_name[LIMIT], times),
+        "wire_kb": wire_kb(contender.windows),
+        "peak_memory_mb": contender.peak_mb,
+        "memory_growth_mb": contender.growth_mb,
+        "phases_ms": contender.phases(plan.profiled_steps),
+    }
+
+
+def ratio(over: list[float], under: list[float]) -> float:
+    """Median over the rounds of the quotient of two contenders' windows, which met the same drift."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def find_paper_point(plan: Plan, contenders: list[Contender]) -> str:
+    """The link rate at which communication takes about 62.5 % of the baseline's step.
+
+    Time to communicate goes with one over the rate, so each try measures it and corrects the rate.
+    """
+    base, free = (next(c for c in contenders if c.name == name) for name in (BASELINE, LIMIT))
+    rate = 0.5e9
+    for _ in range(PAPER_TRIES):
+        set_rate(plan, rate_text(rate))
+        pairs = [(base.measure(plan.least_steps * 2).step_ms, free.measure(plan.least_steps * 2).step_ms)]
+        pairs += [(base.measure(plan.least_steps * 2).step_ms, free.measure(plan.least_steps * 2).step_ms)]
+        step, limit = (statistics.fmean(side) for side in zip(*pairs, strict=True))
+        if SHARE_LOW + 0.01 < 1 - limit / step < SHARE_HIGH - 0.01:
+            break
+        middle = (SHARE_LOW + SHARE_HIGH) / 2
+        rate *= max(step - limit, 0.05 * limit) / (limit * middle / (1 - middle))
+    return rate_text(rate)
