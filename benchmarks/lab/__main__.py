@@ -24,6 +24,7 @@ _SIZE = [
     click.option("--hosts", default=2, show_default=True, help="How many."),
     click.option("--rate", default="none", show_default=True, help="Of each link and direction: 50mbit, 1gbit, none."),
     click.option("--cpus", default=1, show_default=True, help="CPUs that each Ray node offers."),
+    click.option("--ray/--no-ray", default=True, show_default=True, help="Start a Ray node on each host."),
 ]
 
 
@@ -80,7 +81,6 @@ def cli() -> None:
 
 @cli.command(**examples("up --hosts 4 --rate 100mbit", "up --hosts 2 --no-ray"))
 @size_options
-@click.option("--ray/--no-ray", default=True, help="Start a Ray node on each host.", show_default=True)
 def up(hosts: int, rate: str, cpus: int, ray: bool) -> None:
     """Bring a lab up; it stays until `down`."""
     lab.bring_up(hosts, rate, cpus=cpus, ray=ray, owner=None, lab_id=uuid.uuid4().hex)
@@ -158,9 +158,9 @@ def rejoin(host: int) -> None:
 )
 @size_options
 @command_argument
-def run(hosts: int, rate: str, cpus: int, command: tuple[str, ...]) -> None:
+def run(hosts: int, rate: str, cpus: int, ray: bool, command: tuple[str, ...]) -> None:
     """Up, a command in host 0, and down whatever happens."""
-    with lab.Lab(hosts, rate, cpus=cpus) as there:
+    with lab.Lab(hosts, rate, cpus=cpus, ray=ray) as there:
         process = there.popen(0, command)
         signal.pthread_sigmask(signal.SIG_BLOCK, inside.FORWARDED | {signal.SIGCHLD})
         process.returncode = inside.forward_signals(process.pid)
