@@ -38,23 +38,23 @@ class Lab:
 
     def __init__(self, hosts: int = 2, rate: str = "none", *, cpus: int = 1, ray: bool = True) -> None:
         self._hosts, self._rate, self._cpus, self._ray = hosts, rate, cpus, ray
+        self._id = uuid.uuid4().hex
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
-        lab_id = uuid.uuid4().hex
-        watchdog = [sys.executable, "-m", "benchmarks.lab.watchdog", str(os.getpid()), lab_id]
+        watchdog = [sys.executable, "-m", "benchmarks.lab.watchdog", str(os.getpid()), self._id]
         links.check_machine()
         self._watchdog = subprocess.Popen(watchdog, cwd=ROOT, start_new_session=True, stdin=subprocess.DEVNULL)
         try:
             owner = Process.of(os.getpid())
-            bring_up(self._hosts, self._rate, cpus=self._cpus, ray=self._ray, owner=owner, lab_id=lab_id)
+            bring_up(self._hosts, self._rate, cpus=self._cpus, ray=self._ray, owner=owner, lab_id=self._id)
         except BaseException:
             self._end_watchdog()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        bring_down()
+        bring_down(only=self._id)
         self._end_watchdog()
 
     def _end_watchdog(self) -> None:

@@ -160,7 +160,7 @@ def _run(*command: str, text: str | None = None) -> str:
     done = subprocess.run([program, *command[1:]], input=text, capture_output=True, text=True)
     if done.returncode:
         problem = done.stderr.strip().split("\n")[0]
-        raise UserError(problem, where=" ".join(("lab", *command)), fix=_fix(problem))
+        raise UserError(problem, where=f"lab: {' '.join(command)}", fix=_fix(problem))
     return done.stdout
 
 
@@ -169,4 +169,6 @@ def _fix(problem: str) -> str:
         return "make the lab on the machine itself, or in a container started with --privileged"
     if "qdisc kind is unknown" in problem:
         return "the kernel lacks the token bucket filter: `modprobe sch_tbf`"
+    if "Unknown device type" in problem:
+        return "the kernel lacks bridges or virtual links: `modprobe -a bridge veth`"
     return ""

@@ -106,6 +106,13 @@ def test_run_returns_the_exit_code_and_takes_the_lab_down(nothing_up: None) -> N
     assert not links.namespaces()
 
 
+def test_the_end_of_a_block_ends_only_its_own_lab(nothing_up: None) -> None:
+    with Lab(hosts=1, ray=False):
+        assert command("down").returncode == 0
+        assert command("up", "--hosts", "2", "--no-ray").returncode == 0
+    assert [init.alive for init in inits_now()] == [True, True]
+
+
 def test_down_ends_a_stopped_command(nothing_up: None) -> None:
     with Lab(hosts=1, ray=False) as own:
         process = python_in(own, 0, SLEEP)
