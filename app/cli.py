@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -197,6 +198,57 @@ def export(run: str, out: Path, json_file: Path | None) -> None:
     write_json(json_file, run_export(run, out))
 
 
+@cli.command("compare", **examples(
+    "thinwire compare --preset demo",
+    "thinwire compare --preset kaggle --data data/kaggle --candidate exchange.codec=fp16 --seeds 5",
+    "thinwire compare --preset demo --baseline exchange.schedule=duplex --candidate exchange.codec=int8",
+))  # fmt: skip
+@config_options
+@click.option("--data", type=str, metavar="FOLDER", help="Prepared data set; short for --set data.path=FOLDER.")
+@click.option("--name", help="Folder of the comparison inside run.storage; short for --set run.name=NAME.")
+@click.option("--baseline", multiple=True, metavar="SECTION.KEY=VALUE", help="What only the baseline changes; "
+              "repeatable.  [default: nothing, which is TorchRec's fp32 exchange]")  # fmt: skip
+@click.option("--candidate", multiple=True, metavar="SECTION.KEY=VALUE", default=["exchange.codec=int8"],
+              show_default=True, help="What only the candidate changes; repeatable.")  # fmt: skip
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Pairs, from train.seed on.")
+@json_option
+def compare(
+    preset: str | None,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    data: str | None,
+    name: str | None,
+    baseline: tuple[str, ...],
+    candidate: tuple[str, ...],
+    seeds: int,
+    json_file: Path | None,
+) -> None:
+    """Train baseline and candidate on paired seeds: AUC delta with its interval, speedup, bytes sent.
+
+    Both arms of a pair start from the same weights, see the same rows and take turns on the same workers. All is
+    tracked in MLflow as one parent run with a child for each arm and seed.
+    """
+    from app.doctor import require_training_stack
+
+    require_training_stack()
+    from rich.console import Console
+
+    from app.compare import configure, run_comparison
+    from app.compare_result import rows as table_rows
+    from app.compare_result import table
+
+    check_json(json_file)
+    named = (f"run.name={name}",) if name else ()
+    changes = {"baseline": baseline, "candidate": candidate}
+    comparison = configure(preset, config_file, (*assignments, *named), data, changes, seeds)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    result = run_comparison(comparison, preset=preset, command=command_line(), console=console)
+    console.print(table(result, comparison.changes))
+    for key in ("report", "dashboard"):
+        console.print(f"{key:<10} {result[key]}", highlight=False, soft_wrap=True)
+    write_json(json_file, result | {"rows": table_rows(result)})
+
+
 @cli.group()
 def bench() -> None:
     """The benchmarks behind the README's numbers."""
@@ -286,6 +338,11 @@ def submit(address: str, working_dir: Path, limit_mb: int, entrypoint: tuple[str
     code = submit_job(address, working_dir, list(entrypoint), limit=limit_mb * 1_000_000)
     write_json(json_file, {"entrypoint": entrypoint, "exit_code": code})
     sys.exit(code)
+
+
+def command_line() -> str:
+    """What the user typed."""
+    return shlex.join(["thinwire", *sys.argv[1:]])
 
 
 def check_json(file: Path | None) -> None:

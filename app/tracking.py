@@ -19,6 +19,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,6 +57,7 @@ __all__ = [
     "dashboard_command",
     "environment_tags",
     "finish",
+    "log_summary",
     "normalise_uri",
     "open_run",
     "reopen_run",
@@ -140,6 +142,26 @@ def finish(handle: RunHandle, status: Status, tags: dict[str, str] | None = None
         bounded(lambda: _end(connect(handle.uri), handle.run_id, record), START_LIMIT)
     except Exception as error:  # an unreachable server must not turn a finished training into a failed one
         log.warning("MLflow run %s is not marked %s: %s", handle.run_id, status, one_line(error))
+        return False
+    return True
+
+
+def log_summary(handle: RunHandle, metrics: dict[str, float], files: Sequence[Path]) -> bool:
+    """Metrics that the driver itself found, and files as artifacts; False, with a warning, if MLflow does not take
+    them within about a minute. What matters is in the files."""
+    if not handle.run_id:
+        return False
+
+    def log_all() -> None:
+        client, now = connect(handle.uri), time.time_ns() // 1_000_000
+        send(client, handle.run_id, [(clean_name(name), value, now, 0) for name, value in metrics.items()])
+        for file in files:
+            client.log_artifact(handle.run_id, str(file))
+
+    try:
+        bounded(log_all, 2 * START_LIMIT)
+    except Exception as error:  # a finished comparison must not fail for its tracking
+        log.warning("MLflow run %s lacks its summary: %s", handle.run_id, one_line(error))
         return False
     return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,15 @@ import ray
 import ray.train
 from rich.console import Console
 
-from app import cluster, tracking
+from app import tracking
 from app.board import start_board
 from app.checkpoints import find_checkpoint, read_remote_state
 from app.config import RunConfig
 from app.data import open_dataset
-from app.preflight import distinct_hosts, preflight
 from app.progress import data_progress
+from app.ready import check_job, ready_cluster
 from app.storage import CONFIG, open_storage, resolve_storage, write_text
-from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run, tracking_uri
+from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
 from app.workers import WorkerGroup, run_workers
@@ -33,7 +32,6 @@ from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
 from pipelines.job import Job, Metrics
-from pipelines.model import table_configs
 
 
 @dataclass(frozen=True)
@@ -74,20 +72,11 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         # Saved with the run, which may be resumed from another working folder.
         config.data.path = str(dataset.path)
     job = config.job(str(dataset.path))
-    _check_job(job, dataset, config.cluster.workers, folder, resume)
-    console.print(f"data   {dataset.path}", highlight=False, soft_wrap=True)
-    where = config.cluster.address or os.environ.get("RAY_ADDRESS") or "this machine"
-    console.print(f"ray    {config.cluster.workers} workers on {where}", highlight=False, soft_wrap=True)
-    cluster.connect(config.cluster)
+    check_job(job, dataset, config.cluster.workers)
+    if resume:
+        _check_resume(job, dataset, folder)
     try:
-        device = cluster.choose_device(config.cluster)
-        reports = preflight(
-            data_path=str(dataset.path), storage_path=storage, num_workers=config.cluster.workers, device=device
-        )
-        uri = tracking.normalise_uri(tracking_uri(config))
-        tracking.check_reachable_from_workers(uri, distinct_hosts(reports))
-        if busy := cluster.waiting_for(config.cluster, device):
-            console.print(f"wait   {busy}: the run starts when other jobs have ended", highlight=False, soft_wrap=True)
+        device = ready_cluster(config, dataset, storage, console)
         run = open_tracked_run(config, name, dataset, resume)
         write_text(f"{folder}/{CONFIG}", config.to_yaml())
         with closed_at_the_end(run) as tags:
@@ -137,19 +126,8 @@ def _check_run_folder(folder: str, resume: bool) -> None:
         raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
 
 
-def _check_job(job: Job, dataset: Dataset, workers: int, folder: str, resume: bool) -> None:
-    """What the workers would refuse, found before anything is started or written."""
-    for split in (job.data.train_split, job.data.valid_split):
-        dataset.split(split)
-    table_configs(job.model, dataset)
-    rows, needed = dataset.split(job.data.train_split).rows, workers * job.train.batch_size
-    if rows < needed:
-        raise UserError(
-            f"{rows:,} rows are fewer than one global batch of {needed:,} ({workers} workers)",
-            where=f"split '{job.data.train_split}'",
-            fix=f"use fewer workers or a smaller batch, as in --set train.batch_size={max(1, rows // workers // 20)}",
-        )
-    checkpoint = find_checkpoint(folder) if resume else None
+def _check_resume(job: Job, dataset: Dataset, folder: str) -> None:
+    checkpoint = find_checkpoint(folder)
     if checkpoint is not None:
         check_identity(read_remote_state(checkpoint), job, dataset, checkpoint.path)
 

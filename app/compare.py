@@ -1,0 +1,214 @@
+"""`thinwire compare`, seen from the driver: two arms of one configuration on paired seeds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from rich.console import Console
+
+from app import tracking
+from app.board import start_board
+from app.compare_report import headline, page
+from app.compare_result import summarise
+from app.compare_worker import ARMS, CompareSettings, compare, run_name
+from app.config import RunConfig, load_config
+from app.data import open_dataset
+from app.progress import data_progress
+from app.ready import check_job, ready_cluster
+from app.storage import local_storage, resolve_storage
+from app.tracked_run import closed_at_the_end, flat_params, open_tracked_run, tracking_uri
+from app.tracking import RunHandle
+from app.workers import WorkerGroup, run_workers
+from pipelines.dataset import Dataset
+from pipelines.errors import UserError
+from pipelines.options import ExchangeOptions
+
+MAY_DIFFER = ("exchange", "sharding", "optim")
+"""Sections of the configuration in which the arms may differ: others would give them other work."""
+RESULT, REPORT, PAIRS = "compare.json", "report.html", "pairs.json"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared."""
+
+    arms: dict[str, RunConfig]
+    changes: dict[str, str]
+    """What each arm changes, for people."""
+    seeds: tuple[int, ...]
+
+    @property
+    def base(self) -> RunConfig:
+        return self.arms[ARMS[0]]
+
+
+def configure(
+    preset: str | None,
+    file: Path | None,
+    assignments: Sequence[str],
+    data: str | None,
+    changes: dict[str, tuple[str, ...]],
+    seeds: int,
+) -> Comparison:
+    """The arms: one configuration, and what each of them changes in it.
+
+    Raises:
+        UserError: a wrong key or value, or arms that would do other work.
+    """
+    overrides: dict[str, dict[str, Any]] = {"data": {"path": data, "synthetic": None}} if data else {}
+    arms = {arm: load_config(preset, file, [*assignments, *changes[arm]], overrides=overrides) for arm in ARMS}
+    a, b = (config.model_dump() for config in arms.values())
+    for section in a:
+        if section not in MAY_DIFFER and a[section] != b[section]:
+            raise UserError(
+                f"the arms differ in '{section}', so they would not do the same work",
+                where="--candidate",
+                fix=f"change keys of {', '.join(MAY_DIFFER)} only; give --set for both arms",
+            )
+    if a == b:
+        raise UserError("both arms are the same", where="--candidate", fix="for example exchange.codec=int8")
+    first = arms[ARMS[0]].train.seed
+    texts = {arm: " ".join(changes[arm]) or describe(arms[arm].exchange) for arm in ARMS}
+    return Comparison(arms, texts, tuple(range(first, first + seeds)))
+
+
+def describe(exchange: ExchangeOptions) -> str:
+    """An arm that changes nothing."""
+    return "TorchRec fp32" if exchange == ExchangeOptions() else "as configured"
+
+
+def run_comparison(comparison: Comparison, *, preset: str | None, command: str, console: Console) -> dict[str, Any]:
+    """Train all pairs, and leave report, result and MLflow runs. Pairs that were finished before a failure or Ctrl-C
+    are kept and reported too.
+
+    Returns:
+        `rows`, `bars` and more of `compare_result.summarise`, with `folder`, `report`, `mlflow_run_id`, `dashboard`.
+
+    Raises:
+        UserError: something that the user gave is wrong; nothing has been trained.
+        KeyboardInterrupt: Ctrl-C, or the job was stopped; no worker is left.
+        DivergedError: the loss of an arm became NaN or Inf.
+        ray.train.TrainingFailedError: a worker failed.
+    """
+    start = time.monotonic()
+    config = comparison.base
+    name = config.run.name or f"compare-{preset or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    storage = resolve_storage(config.run.storage)
+    folder = local_storage(config.run.storage) / name
+    if folder.exists():
+        raise UserError("a run of this name exists", where=str(folder), fix="choose another name")
+    with data_progress(console) as progress:
+        dataset = open_dataset(config, progress)
+    jobs = {arm: one.job(str(dataset.path)) for arm, one in comparison.arms.items()}
+    check_job(jobs[ARMS[0]], dataset, config.cluster.workers)
+    try:
+        device = ready_cluster(config, dataset, storage, console)
+        with _tracked(comparison, name, folder, dataset) as (parent, children, tags):
+            console.print(f"run    {folder}", highlight=False, soft_wrap=True)
+            console.print(f"track  {tracking.dashboard_command(parent.uri)}", highlight=False, soft_wrap=True)
+            board = start_board()
+            threads = config.train.threads or config.cluster.cpus_per_worker
+            settings = CompareSettings(jobs, comparison.seeds, children, board, threads)
+            # A pair cannot go on from its middle, so a lost worker ends the comparison.
+            options = config.cluster.model_copy(update={"max_failures": 0})
+            try:
+                run_workers(WorkerGroup(options, device, name, storage), compare, settings, board, console)
+            finally:
+                pairs = ray.get(board.outcome.remote())[0].get("pairs", [])
+                _finish_children(children, pairs)
+                found = _leave(comparison, parent, dataset, pairs, command, time.monotonic() - start)
+                tags.update(found.pop("tags", {}))
+                if pairs and len(pairs) < len(comparison.seeds):
+                    console.print(f"{len(pairs)} of {len(comparison.seeds)} pairs were finished: {folder / REPORT}")
+    finally:
+        ray.shutdown()
+    return found | {
+        "folder": str(folder),
+        "report": str(folder / REPORT),
+        "mlflow_run_id": parent.run_id,
+        "dashboard": tracking.dashboard_command(parent.uri),
+        "seconds": time.monotonic() - start,
+    }
+
+
+@contextmanager
+def _tracked(
+    comparison: Comparison, name: str, folder: Path, dataset: Dataset
+) -> Iterator[tuple[RunHandle, dict[str, RunHandle], dict[str, str]]]:
+    """A parent run and a child for each arm and seed; the parent's last tags."""
+    config = comparison.base
+    parent = open_tracked_run(config, name, dataset, resume=False)
+    children = {}
+    for seed in comparison.seeds:
+        for arm, one in comparison.arms.items():
+            own = one.model_copy(update={"train": one.train.model_copy(update={"seed": seed})})
+            settings = tracking.TrackingSettings(uri=tracking_uri(config), experiment=config.tracking.experiment)
+            children[run_name(seed, arm)] = tracking.open_run(
+                settings,
+                folder=folder / run_name(seed, arm),
+                run_name=run_name(seed, arm),
+                params=flat_params(own),
+                config_yaml=own.to_yaml(),
+                tags=tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic)
+                | {"arm": arm, "seed": str(seed), "arm.changes": comparison.changes[arm]},
+                parent_run_id=parent.run_id or None,
+            )
+    with closed_at_the_end(parent) as tags:
+        yield parent, children, tags
+
+
+def _finish_children(children: dict[str, RunHandle], pairs: Sequence[dict[str, Any]]) -> None:
+    """Those of finished pairs have ended well; the others were stopped with the comparison."""
+    done = {run_name(pair["seed"], arm): pair[arm]["last"] for pair in pairs for arm in ARMS}
+    for name, child in children.items():
+        last = done.get(name)
+        tags = {"final_auc": f"{last['eval/auc']:.6f}"} if last and "eval/auc" in last else {}
+        tracking.finish(child, "KILLED" if last is None else "FINISHED", tags)
+
+
+def _leave(
+    comparison: Comparison,
+    parent: RunHandle,
+    dataset: Dataset,
+    pairs: Sequence[dict[str, Any]],
+    command: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """Write what the finished pairs say into the run's folder and to the parent run."""
+    if not pairs:
+        return {}
+    folder, config = Path(parent.folder), comparison.base
+    found = summarise(pairs)
+    facts = {
+        **comparison.changes,
+        "pairs": ", ".join(f"seed {pair['seed']}" for pair in pairs),
+        "data": f"{'SYNTHETIC' if dataset.manifest.synthetic else 'real'}, {dataset.path}",
+        "workers": f"{config.cluster.workers}, batch {config.train.batch_size} each, "
+        f"dimension {config.model.embedding_dim}",
+        "took": f"{seconds:.0f} s",
+        "command": command,
+    }
+    (folder / PAIRS).write_text(json.dumps(list(pairs)) + "\n")
+    (folder / RESULT).write_text(json.dumps(found | {"facts": facts}, indent=1) + "\n")
+    (folder / REPORT).write_text(page(found, pairs, facts))
+    tracking.log_summary(parent, _numbers(found), [folder / REPORT, folder / RESULT, folder / PAIRS])
+    return found | {"tags": {"result": headline(found), "pairs": str(len(pairs)), **comparison.changes}}
+
+
+def _numbers(found: dict[str, Any]) -> dict[str, float]:
+    """The parent run's metrics."""
+    numbers = {f"compare/{key}_bytes_ratio": value for key, value in found["bytes_ratio"].items()}
+    for key in ("auc_delta", "ne_delta", "speedup"):
+        for part, value in (found[key] or {}).items():
+            if value is not None:
+                numbers[f"compare/{key}_{part}"] = float(value)
+    return numbers
