@@ -68,7 +68,7 @@ def picture(found: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> str:
     from matplotlib import pyplot
 
     figure, (quality, speed, wire) = pyplot.subplots(1, 3, figsize=(12, 3.6))
-    _quality(quality, pairs)
+    _quality(quality, found, pairs)
     _speed(speed, pairs)
     _wire(wire, found)
     figure.tight_layout()
@@ -78,13 +78,18 @@ def picture(found: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _quality(axis: Any, pairs: Sequence[dict[str, Any]]) -> None:
+def _quality(axis: Any, found: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> None:
+    axis.set(title="AUC, candidate - baseline", xlabel="seed")
+    axis.axhline(0, color="black", linewidth=0.8)
+    delta = found["auc_delta"]
+    if not delta:
+        return
+    base, other = (found["arms"][arm]["auc"] for arm in ARMS)
     seeds = [str(pair["seed"]) for pair in pairs]
-    for arm in ARMS:
-        values = [pair[arm]["last"].get("eval/auc") for pair in pairs]
-        axis.plot(seeds, values, "o", color=COLOURS[arm], label=arm)
-    axis.set(title="AUC", xlabel="seed")
-    axis.ticklabel_format(axis="y", useOffset=False)
+    axis.plot(seeds, [b - a for a, b in zip(base, other, strict=True)], "o", color=COLOURS["candidate"])
+    axis.axhline(delta["mean"], color=COLOURS["candidate"], linewidth=0.8, label="mean")
+    if delta["low"] is not None:
+        axis.axhspan(delta["low"], delta["high"], color=COLOURS["candidate"], alpha=0.12, label="95 % interval")
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
 
@@ -94,6 +99,7 @@ def _speed(axis: Any, pairs: Sequence[dict[str, Any]]) -> None:
         times = [w["time/step_ms"] for pair in pairs for w in pair[arm]["windows"]]
         axis.plot(times, ".-", color=COLOURS[arm], label=arm, linewidth=0.8, markersize=3)
     axis.set(title="step, ms", xlabel="window, all pairs in a row", ylim=(0, None))
+    axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
 
 
@@ -105,4 +111,4 @@ def _wire(axis: Any, found: dict[str, Any]) -> None:
         left = [a + b for a, b in zip(left, sizes, strict=True)]
     axis.invert_yaxis()
     axis.set(title="KB sent, a rank and step")
-    axis.legend(fontsize=7, ncols=2)
+    axis.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
