@@ -28,6 +28,23 @@ class Board:
         self._metrics: Metrics = {}
         self._final: Metrics = {}
         self._fatal: Exception | None = None
+        self._joined: list[tuple[int, str]] = []
+        self._timeout: str | None = None
+
+    def join(self, rank: int, node: str) -> None:
+        """A rank begins its work on the Ray node of that id."""
+        self._joined.append((rank, node))
+        self._timeout = None
+
+    def timed_out(self, text: str) -> None:
+        """A rank waited too long for the others; those that follow say the same."""
+        if self._timeout is None:
+            self._timeout = text
+            self._lines.append(text)
+
+    def roll(self, seen: int) -> tuple[list[tuple[int, str]], int, str | None]:
+        """(rank, node id) of those who joined after the first `seen`, step, what the rank said that timed out."""
+        return self._joined[seen:], self._step, self._timeout
 
     def fail(self, error: Exception) -> None:
         """A failure that no restart would mend; the first one stays."""

@@ -52,6 +52,9 @@ class ClusterOptions(Options):
     """Ray cluster to connect to, `auto` for one that runs on this node; default: RAY_ADDRESS, else a local one."""
     collective_timeout_s: Rate = 300
     """A collective that waits longer fails the step, and the run restarts from its last checkpoint."""
+    lost_host_wait_s: Rate = 300
+    """Once a host is lost, the run ends if its workers do not all run again within so many seconds. Their start, some
+    20 seconds, counts too."""
 
 
 class TrackingOptions(Options):

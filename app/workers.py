@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.fs as pafs
 import ray
 import ray.train
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -16,6 +19,11 @@ from rich.console import Console
 
 from app.board import BoardView
 from app.config import ClusterOptions
+from app.host_watch import HostWatch, watched
+from app.storage import CONFIG, open_storage
+
+ABORT_LIMIT_S = 10.0
+"""What Ray Train gets to end its workers."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +46,14 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
 
     Raises:
         KeyboardInterrupt: Ctrl-C, or the job was stopped; no worker is left.
+        LostHostError: a host is lost, and the workers did not run again in time or too often.
+        CollectiveTimeoutError: ranks waited too long for others more often than `cluster.max_failures` allows.
         ray.train.TrainingFailedError: a worker failed more often than `cluster.max_failures` allows.
         Exception: what a worker gave to `board.fail`.
     """
     options, on_gpu = group.cluster, group.device == "cuda"
     trainer = TorchTrainer(
-        work,
+        watched(work, board, options.collective_timeout_s),
         train_loop_config=settings,
         torch_config=TorchConfig(
             backend="nccl" if on_gpu else "gloo", timeout_s=math.ceil(options.collective_timeout_s)
@@ -61,16 +71,27 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=group.keep_checkpoints),
         ),
     )
+    watch = HostWatch(options, group.device, _go_on(group), board, console)
     try:
-        with BoardView(board, console), _stop_signals():
+        with BoardView(board, console), watch, _stop_signals():
             checkpoint = trainer.fit().checkpoint
-    except (KeyboardInterrupt, ray.train.TrainingFailedError):
+    except (KeyboardInterrupt, ray.train.TrainingFailedError) as error:
         _, fatal = ray.get(board.outcome.remote())
+        if fatal is None and not isinstance(error, KeyboardInterrupt):
+            fatal = watch.blame()
         if fatal is not None:
             raise fatal from None
         raise
     final, _ = ray.get(board.outcome.remote())
     return checkpoint, final
+
+
+def _go_on(group: WorkerGroup) -> str:
+    """What to do once a host is back, for people."""
+    folder = f"{group.storage.rstrip('/')}/{group.name}"
+    filesystem, path = open_storage(f"{folder}/{CONFIG}")
+    is_run = filesystem.get_file_info(path).type == pafs.FileType.File
+    return f"`thinwire train --resume {folder}`" if is_run else "start again"
 
 
 @contextmanager
@@ -82,9 +103,43 @@ def _stop_signals() -> Iterator[None]:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        yield
+        with _insisting():
+            yield
     except SystemExit:
         raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _insisting() -> Iterator[None]:
+    """Send two more SIGINTs when the first was not enough, at which Ray Train leaves without its controller.
+
+    Its controller ends the workers after the first, unless it waits for room for them: then it answers to nothing.
+    """
+    caught, catch = os.pipe()
+    os.set_blocking(catch, False)
+    left = threading.Event()
+
+    def insist() -> None:
+        while signal.SIGINT not in os.read(caught, 64):
+            if left.is_set():
+                return
+        for pause in (ABORT_LIMIT_S, 1.0):
+            if left.wait(pause):
+                return
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=insist, daemon=True, name="insist")
+    thread.start()
+    before = signal.set_wakeup_fd(catch)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        left.set()
+        os.write(catch, b"\0")
+        thread.join()
+        os.close(caught)
+        os.close(catch)
