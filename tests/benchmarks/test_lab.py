@@ -184,9 +184,11 @@ def test_ctrl_c_on_a_terminal_arrives_once(lab: Lab) -> None:
     if pid == 0:
         os.chdir(ROOT)
         os.execv(COMMAND[0], [*COMMAND, "exec", "0", "--", sys.executable, "-c", NOTE_SIGNALS])
-    seen = os.read(terminal, 1000)
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1000)
     os.write(terminal, b"\x03")
-    while b"noted" not in seen:
+    while b"]" not in seen:
         seen += os.read(terminal, 1000)
     assert b"noted [2]" in seen
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
