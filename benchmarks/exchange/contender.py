@@ -101,7 +101,8 @@ class Contender:
         """Milliseconds a step in each of `PHASES`, mean over ranks, from steps under torch's profiler, which slows them
         a little. The backward pass holds the tables' update and the dense all-reduce; gradients are what waits for the
         all-to-all and unpacks it."""
-        with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=2, active=steps)) as profiler:
+        once = schedule(wait=0, warmup=2, active=steps, repeat=1)
+        with profile(activities=[ProfilerActivity.CPU], schedule=once) as profiler:
             for i in range(2 + steps):
                 if i == 2:
                     dist.barrier()

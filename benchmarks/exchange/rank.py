@@ -43,7 +43,7 @@ from pipelines.trainable import build_trainable
 BATCHES = 32
 """Different ones; then they come again."""
 WARM_UP = 3
-PAPER_TRIES = 5
+PAPER_TRIES, PAPER_ROUNDS, PAPER_TOLERANCE = 6, 3, 0.01
 
 Advance = Callable[[str], None]
 
@@ -205,14 +205,14 @@ def find_paper_point(plan: Plan, contenders: list[Contender]) -> str:
     Time to communicate goes with one over the rate, so each try measures it and corrects the rate.
     """
     base, free = (next(c for c in contenders if c.name == name) for name in (BASELINE, LIMIT))
+    middle = (SHARE_LOW + SHARE_HIGH) / 2
     rate = 0.5e9
     for _ in range(PAPER_TRIES):
         set_rate(plan, rate_text(rate))
-        pairs = [(base.measure(plan.least_steps * 2).step_ms, free.measure(plan.least_steps * 2).step_ms)]
-        pairs += [(base.measure(plan.least_steps * 2).step_ms, free.measure(plan.least_steps * 2).step_ms)]
-        step, limit = (statistics.fmean(side) for side in zip(*pairs, strict=True))
-        if SHARE_LOW + 0.01 < 1 - limit / step < SHARE_HIGH - 0.01:
+        steps = {c.name: steps_of_a_window(plan, c.measure(plan.least_steps).step_ms) for c in (base, free)}
+        pairs = [[c.measure(steps[c.name]).step_ms for c in (base, free)] for _ in range(PAPER_ROUNDS)]
+        step, limit = (statistics.median(side) for side in zip(*pairs, strict=True))
+        if abs(1 - limit / step - middle) < PAPER_TOLERANCE:
             break
-        middle = (SHARE_LOW + SHARE_HIGH) / 2
         rate *= max(step - limit, 0.05 * limit) / (limit * middle / (1 - middle))
     return rate_text(rate)

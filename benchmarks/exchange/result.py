@@ -115,9 +115,8 @@ def plot(rows: list[Row], file: Path) -> None:
     ranks = sorted({r["ranks"] for r in rows})
     cells = list(dict.fromkeys((r["batch"], r["dim"]) for r in rows))
     rates = sorted({r["rate"] for r in rows}, key=bits_per_second)
-    figure, axes = pyplot.subplots(
-        len(ranks), len(cells), figsize=(1.5 + 4 * len(cells), 1 + 3 * len(ranks)), squeeze=False, sharex=True
-    )
+    size = (max(7.0, 1.5 + 4 * len(cells)), 1.5 + 3 * len(ranks))
+    figure, axes = pyplot.subplots(len(ranks), len(cells), figsize=size, squeeze=False, sharex=True)
     for i, world in enumerate(ranks):
         for j, cell in enumerate(cells):
             here = [r for r in rows if (r["ranks"], (r["batch"], r["dim"])) == (world, cell)]
@@ -127,14 +126,16 @@ def plot(rows: list[Row], file: Path) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("link rate, each direction")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=len(labels), fontsize=9, frameon=False)
+    figure.legend(handles, labels, loc="lower center", ncols=3, fontsize=9, frameon=False)
     figure.suptitle("Training step over link rate: medians, bars are quartiles", fontsize=11)
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.tight_layout(rect=(0, 0.6 / size[1], 1, 1))
     figure.savefig(file, dpi=130)
     pyplot.close(figure)
 
 
 def _panel(axis: Any, rows: list[Row], rates: list[str]) -> None:
+    from matplotlib.ticker import LogFormatter
+
     for name in dict.fromkeys(r["contender"] for r in rows):
         line = sorted((r for r in rows if r["contender"] == name), key=setting)
         at = [rates.index(r["rate"]) for r in line]
@@ -149,5 +150,7 @@ def _panel(axis: Any, rows: list[Row], rates: list[str]) -> None:
         ]
         axis.errorbar(at, middle, yerr=spread, marker="o", markersize=3.5, linewidth=1.3, capsize=2, label=name)
     axis.set_yscale("log")
+    for of_axis in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        of_axis(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.6)))
     axis.set_xticks(range(len(rates)), ["unshaped" if rate == "none" else rate for rate in rates], fontsize=8)
     axis.grid(alpha=0.3, which="both", linewidth=0.5)
