@@ -16,8 +16,8 @@ READY := $(firstword $(wildcard $(VENV)/.ready-*) $(STAMP))
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / - /'
 
-demo: $(READY) ## train the demo preset on two local Ray workers and show the result
-	$(BIN)/thinwire train --preset demo
+demo: $(READY) ## TorchRec's exchange against its int8 codec on the demo preset, on two local Ray workers
+	$(BIN)/thinwire compare --preset demo
 
 test: $(READY) ## all tests
 	$(BIN)/python -m pytest $(PYTEST)
