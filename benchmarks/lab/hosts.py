@@ -40,10 +40,10 @@ def start(lab: State, host: int) -> None:
     )
     assert process.stdin and process.stdout and process.stderr
     with process.stdin, process.stdout, process.stderr:
-        pid, ready = process.stdout.readline().strip(), process.stdout.readline()
-        init = Process.of(int(pid)) if ready else None
+        pid = process.stdout.readline()
+        init = Process.of(int(pid)) if pid else None
         if init is None:
-            raise UserError(process.stderr.read().strip(), where=f"lab host {host}", fix="")
+            raise UserError(process.stderr.read().strip().removeprefix("lab: "), where=f"lab host {host}")
         lab.inits[host] = init
         state.save(lab)
         process.stdin.write("go\n")

@@ -52,25 +52,29 @@ def start_ticks(pid: int) -> int | None:
 def boot(netns: str, name: str, hosts_file: str) -> None:
     """Make a host and be its PID 1.
 
-    Prints the PID, then waits for a line on stdin and ends without one: a host that its maker could not write down
-    before it died must not live on.
+    Prints the PID once the host is made, then waits for a line on stdin and ends without one: a host that its maker
+    could not write down before it died must not live on.
     """
     with Path(netns).open() as file:
         _check(_libc.setns(file.fileno(), NEWNET), netns)
     _check(_libc.unshare(NEWNS | NEWUTS | NEWPID), "unshare")
+    made, report = os.pipe()
     pid = os.fork()
     if pid:
-        print(pid, flush=True)
+        os.close(report)
+        if os.read(made, 1):
+            print(pid, flush=True)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     socket.sethostname(name)
     _mounts(hosts_file)
-    print("ready", flush=True)
+    os.write(report, b".")
+    os.close(report)
     if not sys.stdin.readline():
         return
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):
+    for stream in (0, 1, 2):
         os.dup2(null, stream)
     _reap_for_ever()
 
