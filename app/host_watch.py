@@ -120,7 +120,7 @@ class RollCall:
         if not who:
             return None
         verb = "lost" if self._lost else "no answer from"
-        return LostHostError(f"{verb} {who}: {self._no_restart()}; {self._advice()}")
+        return LostHostError(f"{verb} {who}: {self.no_restart()}; {self._advice()}")
 
     @property
     def _room(self) -> int:
@@ -135,13 +135,13 @@ class RollCall:
     def _outlook(self) -> str:
         options, limit = self._options, f"{self._options.lost_host_wait_s:g} s (cluster.lost_host_wait_s)"
         if self._groups > options.max_failures:
-            return self._no_restart()
+            return self.no_restart()
         if self._room >= options.workers:
             return f"restarting from the last checkpoint, which may take {limit}"
         room = f"room is left for {self._room} of {_counted(options.workers, 'worker')}"
         return f"{room}; waiting {limit} for a host to restart from the last checkpoint"
 
-    def _no_restart(self) -> str:
+    def no_restart(self) -> str:
         return f"no restart is left (cluster.max_failures={self._options.max_failures})"
 
     def _advice(self) -> str:
@@ -184,7 +184,7 @@ class HostWatch:
             with contextlib.suppress(ray.exceptions.RayError, RuntimeError):
                 self._look(quiet_s=0)
         if self._timeout and not self._roll.blame():
-            return CollectiveTimeoutError(self._timeout)
+            return CollectiveTimeoutError(f"{self._timeout}; {self._roll.no_restart()}")
         return self._roll.blame()
 
     def _run(self) -> None:
