@@ -81,13 +81,13 @@ class BoardView:
     When a rank failed for good it interrupts the main thread, as Ctrl-C would, so that Ray makes no restarts.
     """
 
-    def __init__(self, board: Any, console: Console) -> None:
+    def __init__(self, board: Any, console: Console, label: str = "train") -> None:
         self._board, self._console = board, console
         self._seen, self._stop = 0, threading.Event()
         self._last_line = time.monotonic()
         self._printed = (-1, "")
         self._bar = Progress(
-            TextColumn("[bold]train"),
+            TextColumn(f"[bold]{label}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
@@ -95,7 +95,7 @@ class BoardView:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("train", total=None, numbers="starting workers")
+        self._task = self._bar.add_task(label, total=None, numbers="starting workers")
         self._thread = threading.Thread(target=self._run, daemon=True, name="board-view")
 
     def __enter__(self) -> BoardView:

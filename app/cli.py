@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from app.errors import LostError
 from pipelines.errors import UserError
 from pipelines.job import DivergedError
 
@@ -36,6 +37,8 @@ def main() -> None:
         _fail("stopped", INTERRUPTED)
     except DivergedError as error:
         _fail(f"{error} (lower optim.dense_lr or optim.sparse_lr, or warm up longer)", FAILURE)
+    except LostError as error:
+        _fail(str(error), FAILURE)
     except Exception as error:
         if os.environ.get("THINWIRE_TRACEBACK"):
             raise

@@ -121,7 +121,8 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
             # A pair cannot go on from its middle, so a lost worker ends the comparison.
             options = config.cluster.model_copy(update={"max_failures": 0})
             try:
-                run_workers(WorkerGroup(options, device, name, storage), compare, settings, board, console)
+                workers = WorkerGroup(options, device, name, storage, label="compare")
+                run_workers(workers, compare, settings, board, console)
             finally:
                 pairs = ray.get(board.outcome.remote())[0].get("pairs", [])
                 _finish_children(children, pairs)

@@ -121,7 +121,7 @@ def _on_cluster(plan: Plan, ranks: int, console: Console) -> dict[str, Any]:
         device = cluster.choose_device(options)
         board = start_board()
         with tempfile.TemporaryDirectory() as storage:
-            group = WorkerGroup(options, device, f"bench-{time.time_ns()}", storage)
+            group = WorkerGroup(options, device, f"bench-{time.time_ns()}", storage, label="bench")
             _, found = run_workers(group, work, BenchSettings(plan, board), board, console)
         return dict(found)
     finally:

@@ -21,19 +21,12 @@ import ray.train
 from rich.console import Console
 
 from app.config import ClusterOptions
+from app.errors import CollectiveTimeoutError, LostHostError
 
 LOOK_S = 1.0
 PROBE_LIMIT_S = 2.0
 QUIET_S = 3.0
 """Hosts are asked once no step was logged for so long."""
-
-
-class LostHostError(RuntimeError):
-    """A host of the workers is lost, and the run cannot go on. One line: which, with which ranks, what to do."""
-
-
-class CollectiveTimeoutError(RuntimeError):
-    """A rank waited for the others longer than `cluster.collective_timeout_s`. One line."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,14 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
                 system_metrics=config.tracking.system_metrics,
                 threads=config.train.threads or config.cluster.cpus_per_worker,
             )
-            workers = WorkerGroup(config.cluster, device, name, storage, config.train.keep_checkpoints)
+            workers = WorkerGroup(
+                config.cluster,
+                device,
+                name,
+                storage,
+                config.train.keep_checkpoints,
+                go_on=f"`thinwire train --resume {folder}`",
+            )
             checkpoint, metrics = run_workers(workers, work, settings, board, console)
             tags.update(final_tags(metrics, dataset))
             export = _export(config, checkpoint, run, dataset) if config.run.export else None

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.fs as pafs
 import ray
 import ray.train
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -20,7 +19,6 @@ from rich.console import Console
 from app.board import BoardView
 from app.config import ClusterOptions
 from app.host_watch import HostWatch, watched
-from app.storage import CONFIG, open_storage
 
 ABORT_LIMIT_S = 10.0
 """What Ray Train gets to end its workers."""
@@ -36,6 +34,10 @@ class WorkerGroup:
     name: str
     storage: str
     keep_checkpoints: int = 1
+    go_on: str = "start again"
+    """What to do after a lost host is back, for people."""
+    label: str = "train"
+    """On the progress bar."""
 
 
 def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, board: Any, console: Console) -> Any:
@@ -71,9 +73,9 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=group.keep_checkpoints),
         ),
     )
-    watch = HostWatch(options, group.device, _go_on(group), board, console)
+    watch = HostWatch(options, group.device, group.go_on, board, console)
     try:
-        with BoardView(board, console), watch, _stop_signals():
+        with BoardView(board, console, group.label), watch, _stop_signals():
             checkpoint = trainer.fit().checkpoint
     except (KeyboardInterrupt, ray.train.TrainingFailedError) as error:
         _, fatal = ray.get(board.outcome.remote())
@@ -84,14 +86,6 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
         raise
     final, _ = ray.get(board.outcome.remote())
     return checkpoint, final
-
-
-def _go_on(group: WorkerGroup) -> str:
-    """What to do once a host is back, for people."""
-    folder = f"{group.storage.rstrip('/')}/{group.name}"
-    filesystem, path = open_storage(f"{folder}/{CONFIG}")
-    is_run = filesystem.get_file_info(path).type == pafs.FileType.File
-    return f"`thinwire train --resume {folder}`" if is_run else "start again"
 
 
 @contextmanager
