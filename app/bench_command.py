@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import loader_speed, prepare_speed
+from benchmarks.bars import bar
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.synthetic import SynthOptions, write_synthetic
@@ -75,11 +76,6 @@ def training_need(dataset: Dataset, out: Path, steps: int) -> dict[str, float]:
         "step_ms": statistics.median(p["time/step_ms"] for p in windows),
         "data_wait_ms": statistics.median(p["time/data_wait_ms"] for p in windows),
     }
-
-
-def bar(name: str, value: float, target: float, unit: str) -> dict[str, Any]:
-    """A claim: `value` is to be at least `target`."""
-    return {"name": name, "value": value, "target": target, "unit": unit, "ok": value >= target}
 
 
 def bar_table(bars: list[dict[str, Any]]) -> Table:

@@ -75,6 +75,14 @@ def start_board() -> Any:
     return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
 
 
+def kept(board: Any) -> dict[str, Any]:
+    """What rank 0 gave to `finish` last; empty if nothing, or if the board is gone with its cluster."""
+    try:
+        return dict(ray.get(board.outcome.remote(), timeout=10)[0])
+    except (ray.exceptions.RayError, RuntimeError):
+        return {}
+
+
 class BoardView:
     """Shows a board in a background thread: a progress bar on a terminal, else a line every ten seconds.
 

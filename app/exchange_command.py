@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from app import cluster
 from app.bench_command import bar_table
-from app.board import start_board
+from app.board import kept, start_board
 from app.config import ClusterOptions
 from app.workers import WorkerGroup, run_workers
 from benchmarks.exchange import result
@@ -25,7 +26,7 @@ from benchmarks.exchange.worker import BenchSettings, work
 from benchmarks.lab import Lab
 from pipelines.errors import UserError
 
-LAB_LINK_COMMAND = f"{sys.executable} -m benchmarks.lab rate {{rate}}"
+LAB_LINK_COMMAND = f"{shlex.quote(sys.executable)} -m benchmarks.lab rate {{rate}}"
 RATES, GRID = "50mbit,100mbit,250mbit,1gbit,none", "1024x16,2048x16,512x64"
 ROOT = Path(__file__).resolve().parent.parent
 WIDE = 140
@@ -44,13 +45,12 @@ def run_exchange_bench(
     part: bool,
     write: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Measure, print tables, draw the plot and hand the result to `write`.
+    """Measure, print tables, draw the plot and hand the result to `write`; after a failure or Ctrl-C, of what there is.
 
     Args:
         where: `lab`, `cluster`, or `auto` for the cluster at RAY_ADDRESS, else a lab.
         workers, rates, grid: comma-separated lists; None for the default of `quick` and `where`.
         part: this is the part of another run that ran it in the lab, which shows the result.
-        write: called after each number of workers, so that a crash later loses nothing.
 
     Raises:
         UserError: the lab cannot be made here, or the cluster cannot do it.
@@ -65,28 +65,43 @@ def run_exchange_bench(
         paper_point=link_command is not None,
         **(QUICK if quick else FULL),
     )
+    counts = parse_workers(workers or ("2" if quick else "2,4"))
+    _check(plan, in_lab, plot)
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    start, load = time.monotonic(), os.getloadavg()[0]
+    done: dict[str, Any] = {"rows": [], "goodput": [], "refused": {}}
+    try:
+        for ranks in counts:
+            if in_lab:
+                _in_lab(done, ranks, plan, grid, quick, console)
+            else:
+                _on_cluster(done, ranks, plan, console)
+    finally:
+        if done["rows"]:
+            done["bars"] = result.bars(done["rows"], done["goodput"])
+            done["machine"] = {"cores": os.cpu_count(), "load_before": load}
+            done["seconds"] = time.monotonic() - start
+            write(done)
+            if not part:
+                result.plot(done["rows"], plot)
+                _show(done, console)
+                console.print(f"plot   {plot}", highlight=False, soft_wrap=True)
+
+
+def _check(plan: Plan, in_lab: bool, plot: Path) -> None:
+    """Raises UserError for what would else be found out after minutes."""
     for rate in plan.rates:
         bits_per_second(rate)
-    if not in_lab and link_command is None and plan.rates != ("none",):
+    if plan.link_command is not None and "{rate}" not in plan.link_command:
+        raise UserError("it does not say {rate}", where="--link-command", fix="put {rate} where the rate goes")
+    if not in_lab and plan.link_command is None and plan.rates != ("none",):
         raise UserError(
             "the links of a real cluster stay as they are",
             where="--rates",
             fix="give --link-command, a command that sets them, or --rates none",
         )
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
-    start = time.monotonic()
-    done: dict[str, Any] = {"rows": [], "goodput": [], "refused": {}}
-    for ranks in parse_workers(workers or ("2" if quick else "2,4")):
-        measured = _in_lab(ranks, plan, grid, quick, console) if in_lab else _on_cluster(plan, ranks, console)
-        _add(done, measured, ranks)
-        done["bars"] = result.bars(done["rows"], done["goodput"])
-        done["machine"] = {"cores": os.cpu_count(), "load_1min": os.getloadavg()[0]}
-        done["seconds"] = time.monotonic() - start
-        write(done)
-    if not part:
-        _show(done, console)
-        result.plot(done["rows"], plot)
-        console.print(f"plot   {plot}", highlight=False, soft_wrap=True)
+    if plot.suffix not in (".png", ".svg", ".pdf") or not plot.absolute().parent.is_dir():
+        raise UserError("cannot draw it", where=f"--plot {plot}", fix="name a .png in a folder that exists")
 
 
 def parse_workers(text: str) -> list[int]:
@@ -100,7 +115,7 @@ def parse_workers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _in_lab(ranks: int, plan: Plan, grid: str, quick: bool, console: Console) -> dict[str, Any]:
+def _in_lab(done: dict[str, Any], ranks: int, plan: Plan, grid: str, quick: bool, console: Console) -> None:
     """The same command in host 0 of a lab of `ranks` hosts."""
     console.print(f"lab of {ranks} hosts", highlight=False)
     with tempfile.TemporaryDirectory() as folder, Lab(hosts=ranks, rate=plan.rates[0]) as lab:
@@ -108,22 +123,30 @@ def _in_lab(ranks: int, plan: Plan, grid: str, quick: bool, console: Console) ->
         command = [sys.executable, "-m", "app.cli", "bench", "exchange", "--where", "cluster", "--part"]
         command += ["--workers", str(ranks), "--rates", ",".join(plan.rates), "--grid", grid, "--json", str(file)]
         command += ["--link-command", LAB_LINK_COMMAND, *(["--quick"] if quick else [])]
-        code = lab.exec(0, command, env={"PYTHONPATH": str(ROOT)}).returncode
+        try:
+            code = lab.exec(0, command, env={"PYTHONPATH": str(ROOT)}).returncode
+        finally:
+            if file.exists():
+                _add(done, json.loads(file.read_text()), ranks)
         if code:
             raise UserError(f"the run in the lab ended with exit code {code}", where="bench exchange")
-        return dict(json.loads(file.read_text()))
 
 
-def _on_cluster(plan: Plan, ranks: int, console: Console) -> dict[str, Any]:
-    options = ClusterOptions(workers=ranks, placement="SPREAD", max_failures=0)
+def _on_cluster(done: dict[str, Any], ranks: int, plan: Plan, console: Console) -> None:
+    options = ClusterOptions(workers=ranks, max_failures=0)
     cluster.connect(options)
     try:
         device = cluster.choose_device(options)
+        hosts = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+        options.placement = "STRICT_SPREAD" if len(hosts) >= ranks else "PACK"
         board = start_board()
-        with tempfile.TemporaryDirectory() as storage:
-            group = WorkerGroup(options, device, f"bench-{time.time_ns()}", storage, label="bench")
-            _, found = run_workers(group, work, BenchSettings(plan, board), board, console)
-        return dict(found)
+        try:
+            with tempfile.TemporaryDirectory() as storage:
+                group = WorkerGroup(options, device, f"bench-{time.time_ns()}", storage, label="bench")
+                run_workers(group, work, BenchSettings(plan, board), board, console)
+        finally:
+            if found := kept(board):
+                _add(done, found, ranks)
     finally:
         ray.shutdown()
 
@@ -141,6 +164,7 @@ def _show(done: dict[str, Any], console: Console) -> None:
         console.print(table)
     console.print(result.phase_table(done["rows"]))
     console.print(result.goodput_table(done["goodput"]))
+    console.print(result.overview(done["rows"]))
     for name, reason in done["refused"].items():
         console.print(f"not measured: {name}: {reason}", highlight=False, soft_wrap=True)
     spreads = [(r["quartiles_ms"][1] - r["quartiles_ms"][0]) / r["step_ms"] for r in done["rows"]]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from compression.all_to_all import all_to_all_duplex, split
+from pipelines.errors import UserError
 from pipelines.metrics import WireBytes
 from pipelines.options import ExchangeOptions
 from pipelines.ranges import current_kind, watch_torchrec
@@ -101,9 +102,9 @@ def _size(tensor: torch.Tensor) -> int:
 class LocalGroup(CountingGroup):
     """Sends nothing in a step: each rank gets what it would get if all ranks sent what it sends to itself.
 
-    Shapes are those of the real exchange, since TorchRec exchanges the sizes of its messages first. The numbers mean
-    nothing; the time is that of a step whose communication is free. What is sent while a model is built is sent and
-    counted.
+    With one id a bag the shapes are those of the real exchange. The ids are the rank's own W times over, so lookups and
+    updates meet fewer distinct rows. The numbers mean nothing; the time is that of a step whose communication is free.
+    What is broadcast while a model is built is sent and counted.
     """
 
     def all_to_all_single(
@@ -117,11 +118,31 @@ class LocalGroup(CountingGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         return _Done(tensors)
 
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
+        for gathered, own in zip(outputs, inputs, strict=True):
+            for part in gathered:
+                part.copy_(own)
+        return _Done(inputs)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work:
+        _fill(output, input)
+        return _Done([output])
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
+        for output, parts in zip(outputs, inputs, strict=True):
+            output.copy_(parts[self.rank()])
+        return _Done(outputs)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> dist.Work:
+        output.copy_(split(input, None, self.size())[self.rank()])
+        return _Done([output])
+
 
 class _Done(dist.Work):
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        devices: list[Any] = [t.device for t in tensors[:1] if t.is_cuda]
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
         self._future.set_result(tensors)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -157,13 +178,29 @@ class Groups:
 
 
 def counting_groups(options: ExchangeOptions) -> Groups:
-    """Groups over the default one that count. All ranks must call this at once."""
+    """Groups over the default one that count. All ranks must call this at once.
+
+    Raises:
+        UserError: the default group cannot do it.
+    """
     wire, duplex = WireBytes(), options.schedule == "duplex"
+    if duplex:
+        check_duplex()
     return Groups(
         exchange=_register(lambda: CountingGroup(wire, duplex=duplex)),
         dense=_register(lambda: CountingGroup(wire, kind="dense")),
         wire=wire,
     )
+
+
+def check_duplex() -> None:
+    """Raises UserError unless the default group is one that gains by `all_to_all_duplex`."""
+    if dist.get_backend() != "gloo":
+        raise UserError(
+            f"{dist.get_backend()} orders messages by itself",
+            where="exchange.schedule",
+            fix="duplex is for gloo; use torchrec",
+        )
 
 
 def local_groups() -> Groups:
@@ -179,4 +216,8 @@ def _register(make: Callable[[], dist.ProcessGroup]) -> dist.ProcessGroup:
     name = f"{_BACKEND}{next(_number)}"
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     dist.Backend.register_backend(name, lambda *_: make(), devices=[device])
-    return dist.new_group(backend=name)
+    group = dist.new_group(backend=name)
+    # TorchRec makes further groups (of the ranks of a node) with the backend of this one: they must be real ones.
+    world, store = dist.distributed_c10d._world, dist.distributed_c10d._world.pg_map[group][1]
+    world.pg_map[group] = (dist.get_backend(), store)
+    return group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -15,11 +16,15 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+# Processes are forked from one that has done the imports, which take several seconds a rank.
+START = "forkserver"
+multiprocessing.get_context(START).set_forkserver_preload(["pipelines.train"])
+
 
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
     """Call `function(*args)` on each of `world_size` ranks in processes of their own; the results by rank, as JSON."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (world_size, folder, function, args), nprocs=world_size)
+        mp.start_processes(_rank, (world_size, folder, function, args), nprocs=world_size, start_method=START)
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world_size)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import resource
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, record_function
 from torchrec.datasets.utils import Batch
 
 from pipelines.metrics import KINDS
@@ -28,7 +29,10 @@ _RANGES = [
     (r"## backward", "backward"),
     (r"autograd::engine::evaluate_function: All2All_Pooled_(Wait|Req)Backward", "gradients"),
     (r"## (optimizer|zero_grad)", "optimiser"),
+    (r"steps$", "all"),
 ]
+QUIET_S = 0.05
+"""For gloo's threads to end their records of a collective that has ended."""
 
 
 @dataclass
@@ -101,27 +105,37 @@ class Contender:
         """Milliseconds a step in each of `PHASES`, mean over ranks, from steps under torch's profiler, which slows them
         a little. The backward pass holds the tables' update and the dense all-reduce; gradients are what waits for the
         all-to-all and unpacks it."""
-        once = schedule(wait=0, warmup=2, active=steps, repeat=1)
-        with profile(activities=[ProfilerActivity.CPU], schedule=once) as profiler:
-            for i in range(2 + steps):
-                if i == 2:
-                    dist.barrier()
-                    start = time.perf_counter()
-                self.step()
-                if i == 1 + steps:
-                    total = 1000 * (time.perf_counter() - start) / steps
-                profiler.step()
+        taken = 0
+        feed = itertools.islice(self._feed, steps)
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            with record_function("steps"), contextlib.suppress(StopIteration):
+                while True:
+                    self.trainable.pipeline.progress(feed)
+                    taken += 1
+            # Nothing may be on its way when the profiler stops: gloo's threads would write into its freed records.
+            dist.barrier()
+            time.sleep(QUIET_S)
+        if self.batches[0].labels.is_cuda:
+            return dict.fromkeys(PHASES, 0.0)  # the ranges would show how long launches take, not kernels
         found = dict.fromkeys([phase for _, phase in _RANGES], 0.0)
         for event in profiler.key_averages():
             for pattern, phase in _RANGES:
                 if re.match(pattern, event.key):
-                    found[phase] += event.cpu_time_total / 1000 / steps
+                    found[phase] += event.cpu_time_total / 1000
+        found = {phase: ms / taken for phase, ms in found.items()}
         found["dense forward"] = found.pop("forward") - found["lookup"] - found["output dist"]
         found["backward"] -= found["gradients"]
-        found["rest"] = total - sum(found.values())
+        found["rest"] = found.pop("all") - sum(found.values())
+        # Batches that were in the pipeline before had their input dist earlier.
+        found["input dist"] *= taken / steps
         mean = torch.tensor([found[p] for p in PHASES], device=self.batches[0].labels.device)
         dist.all_reduce(mean)
         return dict(zip(PHASES, (mean / dist.get_world_size()).tolist(), strict=True))
+
+
+def all_to_all_ms(phases: dict[str, float]) -> float:
+    """What of a step's phases waits for all-to-all, packing included."""
+    return phases["input dist"] + phases["output dist"] + phases["gradients"]
 
 
 def wire_kb(windows: list[Window]) -> dict[str, float]:

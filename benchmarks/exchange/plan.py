@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ EXCHANGES: dict[str, list[str]] = {
 SHARE_LOW, SHARE_HIGH = 0.60, 0.65
 """Share of a step that the all-to-all takes on the cluster of arXiv 2407.04272: the paper point."""
 UNSHAPED = "none"
+SLOWEST, FASTEST = 1e6, 1e11
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Plan:
     link_command: str | None
     """Shell command that sets the rate of all links, with {rate} in it."""
     paper_point: bool
-    """Look for the link rate at which the baseline spends 60 to 65 % of a step on communication, and measure there."""
-    threads: int = 1
-    seed: int = 0
+    """Look for the link rate at which the baseline spends 60 to 65 % of a step in all-to-all, and measure there."""
 
 
 QUICK: dict[str, Any] = {"rounds": 3, "window_s": 0.3, "least_steps": 3, "profiled_steps": 3}
@@ -70,21 +68,27 @@ def bits_per_second(rate: str) -> float:
     """Of `50mbit` or `1gbit`; infinite for `none`.
 
     Raises:
-        UserError: it is something else.
+        UserError: it is something else, or outside 1mbit to 100gbit.
     """
-    units = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+    units = {"mbit": 1e6, "gbit": 1e9}
     if rate == UNSHAPED:
         return float("inf")
     try:
-        return float(rate[:-4]) * units[rate[-4:]]
+        bits = float(rate[:-4]) * units[rate[-4:]]
     except (KeyError, ValueError):
-        raise UserError(f"'{rate}' is no link rate", where="--rates", fix="for example 50mbit,1gbit,none") from None
+        bits = 0.0
+    if not SLOWEST <= bits <= FASTEST:
+        raise UserError(f"'{rate}' is no link rate", where="--rates", fix="1mbit to 100gbit, or none")
+    return bits
 
 
 def rate_text(bits: float) -> str:
+    """The inverse, held within the limits."""
+    bits = max(SLOWEST, min(FASTEST, bits))
     return f"{bits / 1e6:.4g}mbit"
 
 
-def settings(plan: Plan) -> Sequence[tuple[str, tuple[int, int]]]:
-    """(rate, (batch, dimension)) in the order of measuring: models are built once for each of the grid."""
-    return [(rate, cell) for cell in plan.grid for rate in plan.rates]
+def windows(plan: Plan, contenders: int) -> int:
+    """That all settings of the plan take together."""
+    settings = len(plan.grid) * len(plan.rates) + plan.paper_point
+    return settings * plan.rounds * contenders

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import statistics
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from torchrec.datasets.utils import Batch
 
 from app.config import load_config
 from benchmarks.exchange import goodput
-from benchmarks.exchange.contender import Contender, wire_kb
+from benchmarks.exchange.contender import Contender, all_to_all_ms, wire_kb
 from benchmarks.exchange.plan import (
     BASELINE,
     DUPLEX,
@@ -29,11 +31,12 @@ from benchmarks.exchange.plan import (
     Plan,
     bits_per_second,
     rate_text,
-    settings,
+    windows,
 )
+from pipelines import synthetic
 from pipelines.dataset import MANIFEST, Dataset
 from pipelines.errors import UserError
-from pipelines.groups import local_groups
+from pipelines.groups import check_duplex, local_groups
 from pipelines.job import Job
 from pipelines.loader import Loader
 from pipelines.qcomms import qcomm_codecs
@@ -43,46 +46,49 @@ from pipelines.trainable import build_trainable
 BATCHES = 32
 """Different ones; then they come again."""
 WARM_UP = 3
-PAPER_TRIES, PAPER_ROUNDS, PAPER_TOLERANCE = 6, 3, 0.01
+PAPER_TRIES, PAPER_ROUNDS, PAPER_STEPS, PAPER_TOLERANCE = 8, 3, 10, 0.01
 
-Advance = Callable[[str], None]
+Advance = Callable[[int, int], None]
+Keep = Callable[[dict[str, Any], str], None]
 
 
-def measure(plan: Plan, device: torch.device, advance: Advance) -> dict[str, Any]:
-    """All rows of the plan, and the refusals of contenders by name. The process group is up; all ranks get the same.
+def measure(plan: Plan, device: torch.device, advance: Advance, keep: Keep) -> None:
+    """Measure all settings of the plan. The process group is up; all ranks get the same figures.
 
     Args:
-        advance: told what was just measured.
+        advance: called after each window with (windows done, windows in all).
+        keep: called after each setting with all that was found so far, and with what was just measured: `rows`,
+            `goodput` by link rate, and the refusals of contenders by name.
     """
-    torch.set_num_threads(plan.threads)
+    torch.set_num_threads(1)
     refused = refusals(device)
-    rows: list[dict[str, Any]] = []
-    links: dict[str, dict[str, float]] = {}
+    found: dict[str, Any] = {"rows": [], "goodput": {}, "refused": refused}
+    turns = Turns(plan, advance, windows(plan, len(EXCHANGES) - len(refused) + 1))
     for cell in plan.grid:
-        contenders = build(plan, cell, device, refused)
-        for rate, there in settings(plan):
-            if there != cell:
-                continue
+        contenders = build(cell, device, refused)
+        for rate in plan.rates:
             set_rate(plan, rate)
-            if rate not in links:
-                links[rate] = goodput.measure(bits_per_second(rate), 0.2, device)
-            rows += [{"paper_point": False} | row for row in take_turns(plan, contenders, rate, cell)]
-            advance(f"{rate}, batch {cell[0]}, dim {cell[1]}")
+            if rate not in found["goodput"]:
+                found["goodput"][rate] = goodput.measure(bits_per_second(rate), 0.2, device)
+            found["rows"] += [{"paper_point": False} | row for row in turns.take(contenders, rate, cell)]
+            keep(found, f"{rate}, batch {cell[0]}, dim {cell[1]}")
         if plan.paper_point and cell == plan.grid[0]:
             rate = find_paper_point(plan, contenders)
-            rows += [{"paper_point": True} | row for row in take_turns(plan, contenders, rate, cell)]
-            advance(f"paper point at {rate}")
+            found["rows"] += [{"paper_point": True} | row for row in turns.take(contenders, rate, cell)]
+            keep(found, f"the paper point, at {rate}")
         del contenders
         gc.collect()
-    return {"rows": rows, "goodput": links, "refused": refused}
 
 
 def refusals(device: torch.device) -> dict[str, str]:
     """Why a contender cannot run on this device, by name."""
     found = {}
     for name, assignments in EXCHANGES.items():
+        options = load_config(assignments=assignments).exchange
         try:
-            qcomm_codecs(load_config(assignments=assignments).exchange.codec, device)
+            qcomm_codecs(options.codec, device)
+            if options.schedule == "duplex":
+                check_duplex()
         except UserError as error:
             found[name] = error.what
     return found
@@ -93,7 +99,7 @@ def set_rate(plan: Plan, rate: str) -> None:
     failed = [""]
     if plan.link_command and dist.get_rank() == 0:
         done = subprocess.run(
-            plan.link_command.format(rate=rate), shell=True, capture_output=True, text=True, check=False
+            plan.link_command.replace("{rate}", rate), shell=True, capture_output=True, text=True, check=False
         )
         failed = [done.stderr.strip()[-300:] or f"exit code {done.returncode}"] if done.returncode else failed
     dist.broadcast_object_list(failed, 0)
@@ -101,9 +107,9 @@ def set_rate(plan: Plan, rate: str) -> None:
         raise UserError(f"cannot set the links to {rate}: {failed[0]}", where="--link-command")
 
 
-def build(plan: Plan, cell: tuple[int, int], device: torch.device, refused: dict[str, str]) -> list[Contender]:
-    """All contenders, warmed up and proven to do the same work."""
-    jobs = {name: job_of(plan, cell, assignments) for name, assignments in EXCHANGES.items() if name not in refused}
+def build(cell: tuple[int, int], device: torch.device, refused: dict[str, str]) -> list[Contender]:
+    """All contenders, warmed up, their first losses compared."""
+    jobs = {name: job_of(cell, assignments) for name, assignments in EXCHANGES.items() if name not in refused}
     batches, dataset = load_batches(next(iter(jobs.values())), device)
     built = [Contender(name, build_trainable(job, dataset, device), batches) for name, job in jobs.items()]
     free = build_trainable(jobs[BASELINE], dataset, device, local_groups())
@@ -114,19 +120,21 @@ def build(plan: Plan, cell: tuple[int, int], device: torch.device, refused: dict
     return built
 
 
-def job_of(plan: Plan, cell: tuple[int, int], assignments: list[str]) -> Job:
+def job_of(cell: tuple[int, int], assignments: list[str]) -> Job:
     batch, dim = cell
-    common = [f"train.batch_size={batch}", f"model.embedding_dim={dim}", f"train.seed={plan.seed}"]
+    common = [f"train.batch_size={batch}", f"model.embedding_dim={dim}"]
     return load_config(assignments=[*common, *assignments]).job("")
 
 
 def load_batches(job: Job, device: torch.device) -> tuple[list[Batch], Dataset]:
     """This rank's batches of a synthetic data set, made once on each host."""
     rows = BATCHES * job.train.batch_size * dist.get_world_size()
-    out = Path(tempfile.gettempdir()) / f"thinwire-bench-{rows}-rows"
+    options = SynthOptions(rows=math.ceil(rows / 0.9) + 1)
+    version = zlib.crc32((repr(options) + Path(synthetic.__file__).read_text()).encode())
+    out = Path(tempfile.gettempdir()) / f"thinwire-bench-{os.getuid()}-{version:08x}"
     with FileLock(f"{out}.lock"):
         if not (out / MANIFEST).is_file():
-            write_synthetic(out, SynthOptions(rows=math.ceil(rows / 0.9) + 1), overwrite=True)
+            write_synthetic(out, options, overwrite=True)
     dataset = Dataset(out)
     loader = Loader(
         dataset,
@@ -145,7 +153,7 @@ def load_batches(job: Job, device: torch.device) -> tuple[list[Batch], Dataset]:
 def check_same_work(losses: dict[str, list[float]]) -> None:
     """Raises RuntimeError unless fp32 has the same losses by both schedules, and a codec nearly the same."""
     base = losses[BASELINE]
-    if losses[DUPLEX] != base:
+    if losses.get(DUPLEX, base) != base:
         raise RuntimeError(f"the schedules do not bring the same bits: losses {base} and {losses[DUPLEX]}")
     for name, found in losses.items():
         if name != LIMIT and any(abs(a / b - 1) > 0.02 for a, b in zip(found, base, strict=True)):
@@ -154,17 +162,27 @@ def check_same_work(losses: dict[str, list[float]]) -> None:
         raise RuntimeError(f"{LIMIT} computes with what is not finite: losses {losses[LIMIT]}")
 
 
-def take_turns(plan: Plan, contenders: list[Contender], rate: str, cell: tuple[int, int]) -> list[dict[str, Any]]:
-    """Windows of all contenders in turn, begun by another one in each round; then the phases of each."""
-    for contender in contenders:
-        contender.windows, contender.peak_mb, contender.growth_mb = [], 0.0, 0.0
-        contender.steps = steps_of_a_window(plan, contender.measure(plan.least_steps).step_ms)
-    for start in range(plan.rounds):
-        for i in range(len(contenders)):
-            contenders[(start + i) % len(contenders)].take_turn()
-    batch, dim = cell
-    where = {"ranks": dist.get_world_size(), "rate": rate, "batch": batch, "dim": dim}
-    return [where | {"contender": c.name} | row_of(plan, c, contenders) for c in contenders]
+class Turns:
+    """Lets contenders take turns, setting by setting."""
+
+    def __init__(self, plan: Plan, advance: Advance, total: int) -> None:
+        self._plan, self._advance, self._done, self._total = plan, advance, 0, total
+
+    def take(self, contenders: list[Contender], rate: str, cell: tuple[int, int]) -> list[dict[str, Any]]:
+        """Windows of all contenders in turn, begun by another one in each round; then the phases of each."""
+        plan, count = self._plan, len(contenders)
+        for contender in contenders:
+            contender.windows, contender.peak_mb, contender.growth_mb = [], 0.0, 0.0
+            contender.steps = steps_of_a_window(plan, contender.measure(plan.least_steps).step_ms)
+        for start in range(plan.rounds):
+            for i in range(count):
+                contenders[(start + i) % count].take_turn()
+                self._done += 1
+                self._advance(self._done, self._total)
+        phases = {c.name: c.phases(plan.profiled_steps) for c in contenders}
+        batch, dim = cell
+        where = {"ranks": dist.get_world_size(), "rate": rate, "batch": batch, "dim": dim}
+        return [where | {"contender": c.name} | row_of(c, contenders, phases) for c in contenders]
 
 
 def steps_of_a_window(plan: Plan, step_ms: float) -> int:
@@ -172,7 +190,7 @@ def steps_of_a_window(plan: Plan, step_ms: float) -> int:
     return max(plan.least_steps, min(50, math.ceil(1000 * plan.window_s / step_ms)))
 
 
-def row_of(plan: Plan, contender: Contender, contenders: list[Contender]) -> dict[str, Any]:
+def row_of(contender: Contender, contenders: list[Contender], phases: dict[str, dict[str, float]]) -> dict[str, Any]:
     """What a contender's windows say, next to the baseline's and the limit's windows of the same rounds."""
     by_name = {c.name: [w.step_ms for w in c.windows] for c in contenders}
     times = by_name[contender.name]
@@ -190,8 +208,14 @@ def row_of(plan: Plan, contender: Contender, contenders: list[Contender]) -> dic
         "wire_kb": wire_kb(contender.windows),
         "peak_memory_mb": contender.peak_mb,
         "memory_growth_mb": contender.growth_mb,
-        "phases_ms": contender.phases(plan.profiled_steps),
+        "phases_ms": phases[contender.name],
+        "all_to_all_share": all_to_all_share(phases[contender.name], phases[LIMIT]),
     }
+
+
+def all_to_all_share(phases: dict[str, float], free: dict[str, float]) -> float:
+    """The part of a step that waits for all-to-all: the phases of the exchange, less what they take without one."""
+    return (all_to_all_ms(phases) - all_to_all_ms(free)) / (sum(phases.values()) or math.inf)
 
 
 def ratio(over: list[float], under: list[float]) -> float:
@@ -200,19 +224,20 @@ def ratio(over: list[float], under: list[float]) -> float:
 
 
 def find_paper_point(plan: Plan, contenders: list[Contender]) -> str:
-    """The link rate at which communication takes about 62.5 % of the baseline's step.
+    """The link rate at which the baseline waits for all-to-all for about 62.5 % of a step.
 
-    Time to communicate goes with one over the rate, so each try measures it and corrects the rate.
+    That time goes with one over the rate, so each try measures it and corrects the rate.
     """
     base, free = (next(c for c in contenders if c.name == name) for name in (BASELINE, LIMIT))
     middle = (SHARE_LOW + SHARE_HIGH) / 2
-    rate = 0.5e9
+    rate = 0.4e9
     for _ in range(PAPER_TRIES):
         set_rate(plan, rate_text(rate))
-        steps = {c.name: steps_of_a_window(plan, c.measure(plan.least_steps).step_ms) for c in (base, free)}
-        pairs = [[c.measure(steps[c.name]).step_ms for c in (base, free)] for _ in range(PAPER_ROUNDS)]
-        step, limit = (statistics.median(side) for side in zip(*pairs, strict=True))
-        if abs(1 - limit / step - middle) < PAPER_TOLERANCE:
+        pairs = [(base.phases(PAPER_STEPS), free.phases(PAPER_STEPS)) for _ in range(PAPER_ROUNDS)]
+        waits = statistics.median(all_to_all_ms(a) - all_to_all_ms(b) for a, b in pairs)
+        step = statistics.median(sum(a.values()) for a, _ in pairs)
+        if abs(waits / step - middle) < PAPER_TOLERANCE:
             break
-        rate *= max(step - limit, 0.05 * limit) / (limit * middle / (1 - middle))
+        rest = max(step - waits, 1.0)
+        rate *= max(waits, 0.05 * step) / (rest * middle / (1 - middle))
     return rate_text(rate)

@@ -9,18 +9,44 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.bars import bar
 from benchmarks.exchange.contender import PHASES
-from benchmarks.exchange.plan import BASELINE, LIMIT, SHARE_HIGH, SHARE_LOW, bits_per_second
+from benchmarks.exchange.plan import BASELINE, DUPLEX, LIMIT, SHARE_HIGH, SHARE_LOW, bits_per_second
 
 NOMINAL_SHARE = 0.9
 FASTEST_CLAIMED = 1e9
 """Bit/s up to which a pair of hosts must reach `NOMINAL_SHARE` of the link rate."""
+CLAIMED = {(DUPLEX, "100mbit"): 1.2, ("QComms int8", "100mbit"): 1.7}
+"""Least speedup over the baseline by contender and link rate."""
 
 Row = dict[str, Any]
 
 
 def setting(row: Row) -> tuple[Any, ...]:
     return row["ranks"], row["batch"], row["dim"], row["paper_point"], bits_per_second(row["rate"])
+
+
+def overview(rows: list[Row]) -> Table:
+    """A line a setting: the baseline's step and its share of communication, then every other one's speedup over it."""
+    names = [name for name in dict.fromkeys(r["contender"] for r in rows) if name != BASELINE]
+    table = Table(title="speedup over TorchRec fp32", title_justify="left", title_style="bold")
+    for column in ("ranks", "batch x dim", "link", "fp32 step, ms", "exposed", "in all-to-all", *names):
+        table.add_column(column, justify="right")
+    for _, group in groupby(sorted(rows, key=setting), key=setting):
+        here = {row["contender"]: row for row in group}
+        base = here[BASELINE]
+        table.add_row(
+            str(base["ranks"]),
+            f"{base['batch']} x {base['dim']}",
+            base["rate"] + " *" * base["paper_point"],
+            f"{base['step_ms']:.1f}",
+            f"{base['exposed_share']:.0%}",
+            f"{base['all_to_all_share']:.0%}",
+            *(f"{here[name]['speedup']:.2f}x" for name in names),
+        )
+    if any(row["paper_point"] for row in rows):
+        table.caption = "* the paper point"
+    return table
 
 
 def step_tables(rows: list[Row]) -> Iterable[Table]:
@@ -30,7 +56,17 @@ def step_tables(rows: list[Row]) -> Iterable[Table]:
         mark = ", the paper point" if paper else ""
         title = f"{ranks} ranks, link {members[0]['rate']}, batch {batch} a rank, dim {dim}{mark}"
         table = Table(title=title, title_justify="left", title_style="bold")
-        for column in ("exchange", "step ms", "quartiles", "samples/s", "speedup", "of limit", "exposed", "KB sent"):
+        for column in (
+            "exchange",
+            "step ms",
+            "quartiles",
+            "samples/s",
+            "speedup",
+            "of limit",
+            "exposed",
+            "all-to-all",
+            "KB sent",
+        ):
             table.add_column(column, justify="left" if column == "exchange" else "right")
         table.add_column("MB peak (+step)", justify="right")
         for row in members:
@@ -43,6 +79,7 @@ def step_tables(rows: list[Row]) -> Iterable[Table]:
                 f"{row['speedup']:.2f}x",
                 f"{row['share_of_limit']:.0%}",
                 f"{row['exposed_share']:.0%}",
+                f"{row['all_to_all_share']:.0%}",
                 f"{sum(row['wire_kb'].values()):,.0f}",
                 f"{row['peak_memory_mb']:,.0f} (+{row['memory_growth_mb']:.0f})",
             )
@@ -54,7 +91,6 @@ def phase_table(rows: list[Row]) -> Table:
     table = Table(title="ms a step by phase, under the profiler", title_justify="left", title_style="bold")
     for column in ("ranks", "link", "batch x dim", "exchange", *PHASES):
         table.add_column(column, justify="left" if column == "exchange" else "right")
-    last = None
     for row in sorted(rows, key=setting):
         table.add_row(
             str(row["ranks"]),
@@ -62,10 +98,8 @@ def phase_table(rows: list[Row]) -> Table:
             f"{row['batch']}x{row['dim']}",
             row["contender"],
             *(f"{row['phases_ms'][phase]:.1f}" for phase in PHASES),
-            end_section=False,
         )
-        last = row
-    if last and any(r["paper_point"] for r in rows):
+    if any(r["paper_point"] for r in rows):
         table.caption = "* the paper point"
     return table
 
@@ -91,17 +125,18 @@ def bars(rows: list[Row], links: list[Row]) -> list[Row]:
         if nominal <= FASTEST_CLAIMED:
             share = 1e9 * link["send/recv"] / nominal
             name = f"send/recv goodput over the link rate, {link['ranks']} hosts, {link['rate']}"
-            found.append(_bar(name, share, NOMINAL_SHARE, "x", share >= NOMINAL_SHARE))
+            found.append(bar(name, share, NOMINAL_SHARE, "x"))
     for row in rows:
         if row["paper_point"] and row["contender"] == BASELINE:
-            share = row["exposed_share"]
-            name = f"share of a step on communication at the paper point, {row['ranks']} ranks, at most {SHARE_HIGH}"
-            found.append(_bar(name, share, SHARE_LOW, "of a step", SHARE_LOW <= share <= SHARE_HIGH))
+            share = row["all_to_all_share"]
+            name = f"share of a step in all-to-all at the paper point, {row['ranks']} ranks, at most {SHARE_HIGH}"
+            found.append(bar(name, share, SHARE_LOW, "of a step", SHARE_LOW <= share <= SHARE_HIGH))
+        if not row["paper_point"] and (target := CLAIMED.get((row["contender"], row["rate"]))):
+            name = (
+                f"{row['contender']} over {BASELINE}, {row['ranks']} ranks, {row['rate']}, {row['batch']}x{row['dim']}"
+            )
+            found.append(bar(name, row["speedup"], target, "x"))
     return found
-
-
-def _bar(name: str, value: float, target: float, unit: str, ok: bool) -> Row:
-    return {"name": name, "value": value, "target": target, "unit": unit, "ok": ok}
 
 
 def plot(rows: list[Row], file: Path) -> None:

@@ -11,7 +11,7 @@ import ray.train.torch
 import torch
 
 from benchmarks.exchange import rank
-from benchmarks.exchange.plan import Plan, settings
+from benchmarks.exchange.plan import Plan
 from pipelines.errors import UserError
 
 
@@ -29,24 +29,21 @@ def work(given: BenchSettings) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     first = ray.train.get_context().get_world_rank() == 0
-    total = len(settings(given.plan)) + given.plan.paper_point
-    done = 0
 
-    def advance(what: str) -> None:
-        nonlocal done
-        done += 1
+    def advance(done: int, total: int) -> None:
         if first:
             given.board.update.remote(done, total, {})
+
+    def keep(result: dict[str, Any], what: str) -> None:
+        if first:
             given.board.say.remote(f"measured {what}")
+            ray.get(given.board.finish.remote(result | {"device": device_name(device)}))
 
     try:
-        result = rank.measure(given.plan, device, advance)
-    except (UserError, RuntimeError) as error:
-        # Not worth a restart: what was measured is in this process only.
+        rank.measure(given.plan, device, advance, keep)
+    except UserError as error:
         ray.get(given.board.fail.remote(error))
         raise
-    if first:
-        ray.get(given.board.finish.remote(result | {"device": device_name(device)}))
 
 
 def device_name(device: torch.device) -> str:

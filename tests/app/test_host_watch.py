@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from app.config import ClusterOptions
-from app.host_watch import LostHostError, Node, RollCall, is_timeout, unreachable
+from app.errors import LostHostError
+from app.host_watch import Node, RollCall, is_timeout, unreachable
 
 GO_ON = "`thinwire train --resume runs/x`"
 

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from pipelines.errors import UserError
 from pipelines.metrics import auc, gather_scores, log_loss, normalized_entropy
+from tests.ranks import START
 
 
 def sample(n=5000, seed=0):
@@ -102,7 +103,7 @@ def sorted_sample():
 # facebookresearch/dlrm#324: AUC per rank, then averaged.
 @pytest.mark.parametrize("bounds", [[0, 720, 1001], [0, 0, 700, 1001], [0, 1001, 1001]])
 def test_metrics_over_ranks_equal_the_single_process_value(bounds, tmp_path):
-    mp.spawn(_gather, (bounds, str(tmp_path)), nprocs=len(bounds) - 1)
+    mp.start_processes(_gather, (bounds, str(tmp_path)), nprocs=len(bounds) - 1, start_method=START)
     labels, logits = sorted_sample()
     result = np.load(tmp_path / "result.npz")
     assert np.array_equal(result["scores"], logits) and np.array_equal(result["labels"], labels)
