@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A CPU test or demo also runs on a host prepared with DEVICE=cuda.
 READY := $(firstword $(wildcard $(VENV)/.ready-*) $(STAMP))
 
-.PHONY: demo test test-fast lint types docs setup clean help
+.PHONY: demo bench test test-fast lint types docs setup clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -18,6 +18,9 @@ help: ## list the targets
 
 demo: $(READY) ## TorchRec's exchange against its int8 codec on the demo preset, on two local Ray workers
 	$(BIN)/thinwire compare --preset demo
+
+bench: $(READY) ## what the exchange costs: the table of the README; as root, under 30 minutes
+	$(BIN)/thinwire bench exchange --json exchange.json
 
 test: $(READY) ## all tests
 	$(BIN)/python -m pytest $(PYTEST)

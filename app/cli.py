@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -13,15 +12,13 @@ from typing import Any
 
 import click
 
+from app.bench_cli import bench
+from app.cli_parts import PATH, check_json, examples, json_option, write_json
 from app.errors import LostError
 from pipelines.errors import UserError
 from pipelines.job import DivergedError
 
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
-PATH = click.Path(path_type=Path)
-json_option = click.option(
-    "--json", "json_file", type=PATH, metavar="FILE", help="Write the result for machines to FILE."
-)
 
 
 def main() -> None:
@@ -54,11 +51,6 @@ def _summary(error: Exception) -> str:
     """The kind of an error and the last line of its text: that of a worker's failure is its traceback."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1].strip()}" if lines else type(error).__name__
-
-
-def examples(*lines: str) -> dict[str, Any]:
-    """Keyword arguments of a command whose help ends with examples."""
-    return {"epilog": "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)}
 
 
 def config_options(command: Callable) -> Callable:
@@ -237,7 +229,6 @@ def compare(
     from rich.console import Console
 
     from app.compare import configure, run_comparison
-    from app.compare_result import rows as table_rows
     from app.compare_result import table
 
     check_json(json_file)
@@ -249,59 +240,7 @@ def compare(
     console.print(table(result, comparison.changes))
     for key in ("report", "dashboard"):
         console.print(f"{key:<10} {result[key]}", highlight=False, soft_wrap=True)
-    write_json(json_file, result | {"rows": table_rows(result)})
-
-
-@cli.group()
-def bench() -> None:
-    """The benchmarks behind the README's numbers."""
-
-
-@bench.command("loader", **examples("thinwire bench loader --quick"))
-@click.option("--data", type=PATH, metavar="FOLDER", help="Prepared data set; default: a synthetic one.")
-@click.option("--source", type=PATH, metavar="FILE", help="Criteo TSV to convert; default: one made up.")
-@click.option("--quick", is_flag=True, help="Smaller data, under a minute.")
-@json_option
-def bench_loader(data: Path | None, source: Path | None, quick: bool, json_file: Path | None) -> None:
-    """Conversion in MB/s next to pandas, and loader rows/s next to what a training step needs."""
-    from app.doctor import require_training_stack
-
-    require_training_stack()
-    from app.bench_command import run_loader_bench
-
-    write_json(json_file, run_loader_bench(data, source, quick))
-
-
-@bench.command("exchange", **examples(
-    "thinwire bench exchange --quick",
-    "thinwire bench exchange --workers 4 --rates 100mbit,1gbit --grid 1024x16,512x64",
-    "RAY_ADDRESS=auto thinwire bench exchange --workers 8 --rates none",
-))  # fmt: skip
-@click.option("--where", type=click.Choice(["auto", "lab", "cluster"]), default="auto", show_default=True,
-              help="lab: hosts with limited links on this machine (needs root); cluster: the one at RAY_ADDRESS, or "
-              "ranks on this machine without one; auto: cluster if RAY_ADDRESS is set, else lab.")  # fmt: skip
-@click.option("--workers", help="Ranks, one a host; several numbers are measured one after the other.  [default: 2,4]")
-@click.option("--rates", help="Link rates, both directions each; none = unshaped.  [default: "
-              "50mbit,100mbit,250mbit,1gbit,none; quick: 100mbit,none; cluster: none]")  # fmt: skip
-@click.option("--grid", metavar="BATCHxDIM,...", help="Rows a rank and step, and embedding dimension.  [default: "
-              "1024x16,2048x16,512x64; quick: 1024x16]")  # fmt: skip
-@click.option("--quick", is_flag=True, help="Two ranks, fewer rates and windows: under 3 minutes.")
-@click.option("--link-command", help="On a cluster: a command that sets all links, with {rate} in it.")
-@click.option("--plot", type=PATH, default="exchange.png", show_default=True, help="Step time over link rate.")
-@click.option("--part", is_flag=True, hidden=True)
-@json_option
-def bench_exchange(json_file: Path | None, **options: Any) -> None:
-    """What the embedding exchange costs: TorchRec's own, with and without QComms, next to free communication.
-
-    Windows of all contenders take turns, so that drift of the machine meets all alike.
-    """
-    from app.doctor import require_training_stack
-
-    require_training_stack()
-    from app.exchange_command import run_exchange_bench
-
-    check_json(json_file)
-    run_exchange_bench(**options, write=lambda result: write_json(json_file, result))
+    write_json(json_file, result)
 
 
 @cli.command(**examples("thinwire doctor", "thinwire doctor --set tracking.uri=http://mlflow:5000"))
@@ -348,21 +287,7 @@ def command_line() -> str:
     return shlex.join(["thinwire", *sys.argv[1:]])
 
 
-def check_json(file: Path | None) -> None:
-    """Find out before hours of work that the result cannot be written."""
-    if file is not None and not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
-        raise UserError("cannot write it", where=f"--json {file}", fix="name a file in a folder that exists")
-
-
-def write_json(file: Path | None, result: dict[str, Any]) -> None:
-    """Write a result where `--json` says."""
-    if file is None:
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result, indent=1, default=str) + "\n")
-    except OSError as error:
-        raise UserError(f"cannot write it: {error.strerror}", where=f"--json {file}") from error
+cli.add_command(bench)
 
 
 if __name__ == "__main__":

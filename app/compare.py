@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import json
-import logging
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from rich.console import Console
 
 from app import tracking
-from app.board import start_board
+from app.arms import ARMS, PAIRS, REPORT, RESULT, run_name
+from app.board import kept, start_board
 from app.compare_report import headline, page
 from app.compare_result import summarise
-from app.compare_worker import ARMS, CompareSettings, compare, run_name
+from app.compare_worker import CompareSettings, compare
 from app.config import RunConfig, load_config
 from app.data import open_dataset
 from app.progress import data_progress
-from app.ready import check_job, ready_cluster
+from app.ready import check_job, check_run_folder, ready_cluster
 from app.storage import local_storage, resolve_storage
-from app.tracked_run import closed_at_the_end, flat_params, open_tracked_run, tracking_uri
+from app.tracked_run import closed_at_the_end, flat_params, open_tracked_run
 from app.tracking import RunHandle
 from app.workers import WorkerGroup, run_workers
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.options import ExchangeOptions
+from pipelines.qcomms import qcomm_codecs
 
 MAY_DIFFER = ("exchange", "sharding", "optim")
 """Sections of the configuration in which the arms may differ: others would give them other work."""
-RESULT, REPORT, PAIRS = "compare.json", "report.html", "pairs.json"
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def configure(
 
 def describe(exchange: ExchangeOptions) -> str:
     """An arm that changes nothing."""
-    return "TorchRec fp32" if exchange == ExchangeOptions() else "as configured"
+    if exchange == ExchangeOptions():
+        return "TorchRec fp32"
+    return " ".join(f"exchange.{key}={value}" for key, value in exchange.model_dump(exclude_defaults=True).items())
 
 
 def run_comparison(comparison: Comparison, *, preset: str | None, command: str, console: Console) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
     are kept and reported too.
 
     Returns:
-        `rows`, `bars` and more of `compare_result.summarise`, with `folder`, `report`, `mlflow_run_id`, `dashboard`.
+        `compare_result.summarise`, with `folder`, `report`, `mlflow_run_id`, `dashboard` and `seconds`.
 
     Raises:
         UserError: something that the user gave is wrong; nothing has been trained.
@@ -103,33 +105,40 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
     config = comparison.base
     name = config.run.name or f"compare-{preset or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     storage = resolve_storage(config.run.storage)
-    folder = local_storage(config.run.storage) / name
-    if folder.exists():
-        raise UserError("a run of this name exists", where=str(folder), fix="choose another name")
+    run_folder, folder = f"{storage.rstrip('/')}/{name}", local_storage(config.run.storage) / name
+    check_run_folder(run_folder, resume=False)
     with data_progress(console) as progress:
         dataset = open_dataset(config, progress)
     jobs = {arm: one.job(str(dataset.path)) for arm, one in comparison.arms.items()}
     check_job(jobs[ARMS[0]], dataset, config.cluster.workers)
+    found: dict[str, Any] = {}
     try:
         device = ready_cluster(config, dataset, storage, console)
-        with _tracked(comparison, name, folder, dataset) as (parent, children, tags):
+        if device == "cpu":
+            for job in jobs.values():
+                qcomm_codecs(job.exchange.codec, torch.device("cpu"))
+        parent = open_tracked_run(config, name, dataset, resume=False)
+        children = _open_children(comparison, parent, folder, dataset)
+        with closed_at_the_end(parent, list(children.values())) as tags:
             console.print(f"run    {folder}", highlight=False, soft_wrap=True)
             console.print(f"track  {tracking.dashboard_command(parent.uri)}", highlight=False, soft_wrap=True)
             board = start_board()
             threads = config.train.threads or config.cluster.cpus_per_worker
-            settings = CompareSettings(jobs, comparison.seeds, children, board, threads)
+            settings = CompareSettings(jobs, comparison.seeds, children, board, run_folder, threads)
             # A pair cannot go on from its middle, so a lost worker ends the comparison.
             options = config.cluster.model_copy(update={"max_failures": 0})
+            workers = WorkerGroup(options, device, name, storage, label="compare")
             try:
-                workers = WorkerGroup(options, device, name, storage, label="compare")
                 run_workers(workers, compare, settings, board, console)
             finally:
-                pairs = ray.get(board.outcome.remote())[0].get("pairs", [])
-                _finish_children(children, pairs)
-                found = _leave(comparison, parent, dataset, pairs, command, time.monotonic() - start)
-                tags.update(found.pop("tags", {}))
-                if pairs and len(pairs) < len(comparison.seeds):
-                    console.print(f"{len(pairs)} of {len(comparison.seeds)} pairs were finished: {folder / REPORT}")
+                pairs = kept(board).get("pairs", [])
+                _finish_children(children, pairs, stopped=isinstance(sys.exception(), KeyboardInterrupt))
+                if pairs:
+                    found = _leave(comparison, parent, dataset, pairs, command, time.monotonic() - start)
+                    tags |= {"result": headline(found), "pairs": str(len(pairs)), **comparison.changes}
+                    if len(pairs) < len(comparison.seeds):
+                        kept_text = f"{len(pairs)} of {len(comparison.seeds)} pairs were finished: {folder / REPORT}"
+                        console.print(kept_text, highlight=False, soft_wrap=True)
     finally:
         ray.shutdown()
     return found | {
@@ -141,39 +150,39 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
     }
 
 
-@contextmanager
-def _tracked(
-    comparison: Comparison, name: str, folder: Path, dataset: Dataset
-) -> Iterator[tuple[RunHandle, dict[str, RunHandle], dict[str, str]]]:
-    """A parent run and a child for each arm and seed; the parent's last tags."""
+def _open_children(comparison: Comparison, parent: RunHandle, folder: Path, dataset: Dataset) -> dict[str, RunHandle]:
+    """An MLflow run for each arm and seed; files only, if there is no parent in MLflow."""
     config = comparison.base
-    parent = open_tracked_run(config, name, dataset, resume=False)
+    settings = tracking.TrackingSettings(parent.uri, config.tracking.experiment, config.tracking.on_error)
+    tags = tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic)
     children = {}
     for seed in comparison.seeds:
         for arm, one in comparison.arms.items():
             own = one.model_copy(update={"train": one.train.model_copy(update={"seed": seed})})
-            settings = tracking.TrackingSettings(uri=tracking_uri(config), experiment=config.tracking.experiment)
-            children[run_name(seed, arm)] = tracking.open_run(
+            name = run_name(seed, arm)
+            if not parent.run_id:
+                (folder / name).mkdir(parents=True)
+                children[name] = RunHandle(parent.uri, "", str(folder / name), parent.started_ms)
+                continue
+            children[name] = tracking.open_run(
                 settings,
-                folder=folder / run_name(seed, arm),
-                run_name=run_name(seed, arm),
+                folder=folder / name,
+                run_name=name,
                 params=flat_params(own),
                 config_yaml=own.to_yaml(),
-                tags=tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic)
-                | {"arm": arm, "seed": str(seed), "arm.changes": comparison.changes[arm]},
-                parent_run_id=parent.run_id or None,
+                tags=tags | {"arm": arm, "seed": str(seed), "arm.changes": comparison.changes[arm]},
+                parent_run_id=parent.run_id,
             )
-    with closed_at_the_end(parent) as tags:
-        yield parent, children, tags
+    return children
 
 
-def _finish_children(children: dict[str, RunHandle], pairs: Sequence[dict[str, Any]]) -> None:
-    """Those of finished pairs have ended well; the others were stopped with the comparison."""
+def _finish_children(children: dict[str, RunHandle], pairs: Sequence[dict[str, Any]], stopped: bool) -> None:
+    """Those of finished pairs have ended well; the others were stopped, or failed with the comparison."""
     done = {run_name(pair["seed"], arm): pair[arm]["last"] for pair in pairs for arm in ARMS}
     for name, child in children.items():
         last = done.get(name)
         tags = {"final_auc": f"{last['eval/auc']:.6f}"} if last and "eval/auc" in last else {}
-        tracking.finish(child, "KILLED" if last is None else "FINISHED", tags)
+        tracking.finish(child, "FINISHED" if last is not None else "KILLED" if stopped else "FAILED", tags)
 
 
 def _leave(
@@ -185,8 +194,6 @@ def _leave(
     seconds: float,
 ) -> dict[str, Any]:
     """Write what the finished pairs say into the run's folder and to the parent run."""
-    if not pairs:
-        return {}
     folder, config = Path(parent.folder), comparison.base
     found = summarise(pairs)
     facts = {
@@ -202,12 +209,12 @@ def _leave(
     (folder / RESULT).write_text(json.dumps(found | {"facts": facts}, indent=1) + "\n")
     (folder / REPORT).write_text(page(found, pairs, facts))
     tracking.log_summary(parent, _numbers(found), [folder / REPORT, folder / RESULT, folder / PAIRS])
-    return found | {"tags": {"result": headline(found), "pairs": str(len(pairs)), **comparison.changes}}
+    return found
 
 
 def _numbers(found: dict[str, Any]) -> dict[str, float]:
     """The parent run's metrics."""
-    numbers = {f"compare/{key}_bytes_ratio": value for key, value in found["bytes_ratio"].items()}
+    numbers = {f"compare/{key}_bytes_ratio": value for key, value in found["bytes_ratio"].items() if value}
     for key in ("auc_delta", "ne_delta", "speedup"):
         for part, value in (found[key] or {}).items():
             if value is not None:

@@ -8,8 +8,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from app.compare_result import WARM_UP, interval, rows
-from app.compare_worker import ARMS
+from app.arms import ARMS
+from app.compare_result import WARM_UP, interval
 from pipelines.metrics import KINDS
 
 COLOURS = {"baseline": "0.55", "candidate": "tab:blue"}
@@ -31,7 +31,7 @@ def page(found: dict[str, Any], pairs: Sequence[dict[str, Any]], facts: dict[str
     escape = html.escape
     lines = "".join(
         "<tr>" + "".join(f"<td>{escape(row[key])}</td>" for key in ("name", *ARMS, "change")) + "</tr>"
-        for row in rows(found)
+        for row in found["rows"]
     )
     head = "".join(f"<th>{escape(text)}</th>" for text in ("a rank and step", *ARMS, "change"))
     about = "".join(f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in facts.items())
@@ -44,8 +44,9 @@ def page(found: dict[str, Any], pairs: Sequence[dict[str, Any]], facts: dict[str
 <h2>How</h2><table>{about}</table>
 <p>Both arms of a pair start from the same weights and see the same rows in the same order. They are trained side by
 side on the same workers, and take turns window by window. Speed is the median over pairs of neighbouring windows; the
-first {WARM_UP} windows of a run are left out. [...] is the 95 % interval of the mean difference over the pairs, by
-Student's t; (...) are quartiles of the windows. Bytes are payload that a rank sends to others, mean over ranks.</p>
+first {WARM_UP} windows of a run and its last, shorter one are left out. [...] is the 95 % interval of the mean
+difference over the pairs, by Student's t; (...) are quartiles of the windows. Bytes are payload that a rank sends to
+others, mean over ranks.</p>
 </html>"""
 
 
@@ -56,7 +57,8 @@ def headline(found: dict[str, Any]) -> str:
         parts.append(f"AUC {interval(found['auc_delta'])}")
     if found["speedup"]:
         parts.append(f"{found['speedup']['median']:.2f}x speedup")
-    parts.append(f"{found['bytes_ratio']['exchange']:.2f}x fewer bytes in the exchange")
+    if found["bytes_ratio"]["exchange"]:
+        parts.append(f"{found['bytes_ratio']['exchange']:.2f}x fewer bytes in the exchange")
     return "; ".join(parts) + "."
 
 

@@ -10,15 +10,17 @@ from typing import Any
 from rich.table import Table
 from scipy import stats
 
-from app.compare_worker import ARMS
+from app.arms import ARMS
+from benchmarks.bars import bar
 from pipelines.metrics import KINDS
 
 WARM_UP = 2
 """Windows at the beginning of each run that say nothing about speed."""
 AUC_LOSS_LIMIT = 0.001
-"""Mean AUC that a candidate may lose: the least that users of click models call a difference."""
+"""AUC that a candidate may lose, at the far end of the interval: the least that users of click models call a
+difference."""
 CONFIDENCE = 0.95
-CAPTION = "{pairs} pairs of seeds; [...] is the 95 % interval of the mean difference, (...) are quartiles of windows"
+CAPTION = "[...] is the 95 % interval of the mean difference over the pairs; (...) are quartiles of windows"
 
 Row = dict[str, Any]
 
@@ -42,10 +44,14 @@ def spread(values: Sequence[float]) -> Row:
 
 
 def summarise(pairs: Sequence[Row]) -> Row:
-    """`arms` (a record an arm), `auc_delta`, `ne_delta`, `speedup`, `bytes_ratio`, and `bars`."""
+    """`arms` (a record an arm), `auc_delta`, `ne_delta`, `speedup`, `bytes_ratio`, and of these `rows` and `bars`."""
     arms = {arm: _arm(pairs, arm) for arm in ARMS}
     base, other = (arms[arm] for arm in ARMS)
-    quotients = [b / c for pair in pairs for b, c in zip(*(_times(pair, arm) for arm in ARMS), strict=True)]
+    quotients = [
+        b["time/step_ms"] / c["time/step_ms"]
+        for pair in pairs
+        for b, c in zip(*(_timed(pair, arm) for arm in ARMS), strict=True)
+    ]
     found: Row = {
         "arms": arms,
         "speedup": spread(quotients) if quotients else None,
@@ -53,48 +59,47 @@ def summarise(pairs: Sequence[Row]) -> Row:
         "auc_delta": paired(base["auc"], other["auc"]) if base["auc"] else None,
         "ne_delta": paired(base["ne"], other["ne"]) if base["ne"] else None,
     }
-    return found | {"bars": _bars(found)}
+    return found | {"rows": _rows(found), "bars": _bars(found)}
 
 
 def _arm(pairs: Sequence[Row], arm: str) -> Row:
     windows = [w for pair in pairs for w in pair[arm]["windows"]]
+    timed = [w for pair in pairs for w in _timed(pair, arm)]
     last = [pair[arm]["last"] for pair in pairs]
-    times = [t for pair in pairs for t in _times(pair, arm)]
     return {
         "auc": [m["eval/auc"] for m in last if "eval/auc" in m],
         "ne": [m["eval/ne"] for m in last if "eval/ne" in m],
-        "step_ms": spread(times) if times else None,
-        "samples_per_s": statistics.median(w["train/samples_per_s"] for w in windows),
+        "step_ms": spread([w["time/step_ms"] for w in timed]) if timed else None,
+        "samples_per_s": statistics.median(w["train/samples_per_s"] for w in timed) if timed else None,
         "wire_kb": {
             key: statistics.fmean(w[f"wire/{key}_kb"] for w in windows) for key in (*KINDS, "exchange", "total")
         },
     }
 
 
-def _times(pair: Row, arm: str) -> list[float]:
-    """Step times of the windows that count: not the first ones, and not the last, which may be short."""
-    return [w["time/step_ms"] for w in pair[arm]["windows"]][WARM_UP:-1]
+def _timed(pair: Row, arm: str) -> list[Row]:
+    """The windows that count: not the first ones, and not the last, which may be short."""
+    windows: list[Row] = pair[arm]["windows"]
+    return windows[WARM_UP:-1]
 
 
-def _over(a: float, b: float) -> float:
-    return a / b if b else math.inf
+def _over(a: float, b: float) -> float | None:
+    return a / b if b else None
 
 
 def _bars(found: Row) -> list[Row]:
     bars = []
-    if found["auc_delta"]:
-        lost = -found["auc_delta"]["mean"]
-        bars.append(_bar("AUC lost by the candidate, at most", lost, AUC_LOSS_LIMIT, "", lost <= AUC_LOSS_LIMIT))
-    ratio = found["bytes_ratio"]["exchange"]
-    bars.append(_bar("bytes of the exchange, baseline over candidate", ratio, 1.0, "x", ratio >= 1.0))
+    if delta := found["auc_delta"]:
+        proven = delta["low"] is not None
+        lost = -(delta["low"] if proven else delta["mean"])
+        name = f"AUC lost by the candidate, at most ({'far end of the interval' if proven else 'one pair'})"
+        bars.append(bar(name, lost, AUC_LOSS_LIMIT, "", proven and lost <= AUC_LOSS_LIMIT))
+    if ratio := found["bytes_ratio"]["exchange"]:
+        bars.append(bar("bytes of the exchange, baseline over candidate", ratio, 1.0, "x"))
     return bars
 
 
-def _bar(name: str, value: float, target: float, unit: str, ok: bool) -> Row:
-    return {"name": name, "value": value, "target": target, "unit": unit, "ok": ok}
-
-
-def rows(found: Row) -> list[Row]:
+def _rows(found: Row) -> list[Row]:
     """The table: `name`, then text of the baseline, the candidate, and the change."""
     base, other = (found["arms"][arm] for arm in ARMS)
     table = []
@@ -105,11 +110,11 @@ def rows(found: Row) -> list[Row]:
         quotient = found["speedup"]
         change = f"{quotient['median']:.2f}x speedup ({quotient['low']:.2f}-{quotient['high']:.2f})"
         table.append(_row("step, ms", _quartiles(base["step_ms"]), _quartiles(other["step_ms"]), change))
-    table.append(_row("samples/s", f"{base['samples_per_s']:,.0f}", f"{other['samples_per_s']:,.0f}", ""))
+        table.append(_row("samples/s", f"{base['samples_per_s']:,.0f}", f"{other['samples_per_s']:,.0f}", ""))
     for key in ("total", "exchange", *KINDS):
         a, b = base["wire_kb"][key], other["wire_kb"][key]
         name = f"KB sent, {key}" if key in ("total", "exchange") else f"  {key.replace('_', ' ')}"
-        table.append(_row(name, f"{a:,.1f}", f"{b:,.1f}", f"{_over(a, b):.2f}x fewer" if a > b else ""))
+        table.append(_row(name, f"{a:,.1f}", f"{b:,.1f}", f"{a / b:.2f}x fewer" if a > b > 0 else ""))
     return table
 
 
@@ -134,12 +139,11 @@ def interval(delta: Row) -> str:
 
 def table(found: Row, names: dict[str, str]) -> Table:
     """For the terminal. `names`: what each arm is."""
-    pairs = found["auc_delta"]["pairs"] if found["auc_delta"] else 1
-    result = Table(caption=CAPTION.format(pairs=pairs), caption_justify="left")
+    result = Table(caption=CAPTION, caption_justify="left")
     result.add_column("a rank and step")
     for arm in ARMS:
         result.add_column(f"{arm}\n{names[arm]}", justify="right")
     result.add_column("change")
-    for row in rows(found):
+    for row in found["rows"]:
         result.add_row(row["name"], row["baseline"], row["candidate"], row["change"])
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ import ray.train
 import ray.train.torch
 import torch
 
-from app.tracking import MetricWriter, RunHandle
+from app.arms import ARMS, PAIRS, run_name
+from app.storage import write_text
+from app.tracking import RunHandle
+from app.worker import open_writer
 from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job, Metrics
 from pipelines.run_state import RunState
 from pipelines.train import train_in_windows
-
-ARMS = ("baseline", "candidate")
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,9 @@ class CompareSettings:
     runs: dict[str, RunHandle]
     """By `run_name(seed, arm)`."""
     board: Any
+    run_folder: str
+    """Path or URI of the comparison in the storage."""
     threads: int
-
-
-def run_name(seed: int, arm: str) -> str:
-    return f"seed-{seed}-{arm}"
 
 
 def compare(settings: CompareSettings) -> None:
@@ -53,6 +53,7 @@ def compare(settings: CompareSettings) -> None:
             pairs.append(_Pair(settings, number, seed, device, first).train())
             if first:
                 ray.get(settings.board.finish.remote({"pairs": pairs}))
+                write_text(f"{settings.run_folder}/{PAIRS}", json.dumps(pairs) + "\n")
             gc.collect()  # two models are in cycles of references
     except (UserError, DivergedError) as error:
         ray.get(settings.board.fail.remote(error))
@@ -115,7 +116,7 @@ class _ArmHooks:
         self._pair, self._arm = pair, arm
         settings = pair._settings
         run = settings.runs[run_name(pair._seed, arm)]
-        self._writer = MetricWriter(run, system_metrics=False) if pair._first else None
+        self._writer = open_writer(run, system_metrics=False) if pair._first else None
 
     def say(self, text: str) -> None:
         # The placement is the same for all seeds.

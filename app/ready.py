@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 
+import pyarrow.fs as pafs
 from rich.console import Console
 
 from app import cluster, tracking
 from app.config import RunConfig
 from app.preflight import distinct_hosts, preflight
+from app.storage import open_storage
 from app.tracked_run import tracking_uri
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
@@ -37,6 +39,18 @@ def ready_cluster(config: RunConfig, dataset: Dataset, storage: str, console: Co
     if busy := cluster.waiting_for(config.cluster, device):
         console.print(f"wait   {busy}: the run starts when other jobs have ended", highlight=False, soft_wrap=True)
     return device
+
+
+def check_run_folder(folder: str, *, resume: bool) -> None:
+    """Raises UserError if a run's folder is there and should not, or the other way round."""
+    filesystem, path = open_storage(folder)
+    exists = filesystem.get_file_info(path).type != pafs.FileType.NotFound
+    if exists and not resume:
+        raise UserError(
+            "a run of this name exists", where=folder, fix=f"go on with `thinwire train --resume {folder}`, or rename"
+        )
+    if resume and not exists:
+        raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
 
 
 def check_job(job: Job, dataset: Dataset, workers: int) -> None:

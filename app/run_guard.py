@@ -24,15 +24,16 @@ POLL = 1.0  # seconds between looks at the driver
 
 
 class RunGuard:
-    """Starts the guard of a run. Call `done` once the run is closed in the ordinary way, on failure too.
+    """Starts the guard of runs. Call `done` once they are closed in the ordinary way, on failure too.
 
-    Its messages go to `guard.log` in the folder of the run.
+    Its messages go to `guard.log` in the folder of the first.
     """
 
-    def __init__(self, handle: RunHandle) -> None:
-        with (Path(handle.folder) / "guard.log").open("a") as messages:
+    def __init__(self, *handles: RunHandle) -> None:
+        with (Path(handles[0].folder) / "guard.log").open("a") as messages:
+            runs = json.dumps([asdict(handle) for handle in handles])
             self._starter = subprocess.Popen(
-                [sys.executable, "-m", "app.run_guard", str(os.getpid()), json.dumps(asdict(handle))],
+                [sys.executable, "-m", "app.run_guard", str(os.getpid()), runs],
                 stdin=subprocess.PIPE,
                 stdout=messages,
                 stderr=messages,
@@ -75,12 +76,13 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     if os.fork():
         os._exit(0)  # the orphan is no descendant of the driver any more
-    pid, handle = int(sys.argv[1]), RunHandle(**json.loads(sys.argv[2]))
+    pid, handles = int(sys.argv[1]), [RunHandle(**handle) for handle in json.loads(sys.argv[2])]
     if driver_is_done(pid, sys.stdin.fileno()):
         return
     from app.tracking import finish  # imports MLflow: only when needed
 
-    finish(handle, "KILLED", {"killed": "the driver ended without closing the run"})
+    for handle in handles:
+        finish(handle, "KILLED", {"killed": "the driver ended without closing the run"})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,9 +48,13 @@ def flat_params(config: RunConfig) -> dict[str, Any]:
 
 
 @contextmanager
-def closed_at_the_end(run: RunHandle) -> Iterator[dict[str, str]]:
-    """Ends the MLflow run as what the block came to, also when the driver is killed inside it. Yields its last tags."""
-    guard = RunGuard(run) if run.run_id else None
+def closed_at_the_end(run: RunHandle, children: Sequence[RunHandle] = ()) -> Iterator[dict[str, str]]:
+    """Ends the MLflow run as what the block came to, also when the driver is killed inside it. Yields its last tags.
+
+    Args:
+        children: runs that the block ends itself, but which must not stay open when the driver is killed.
+    """
+    guard = RunGuard(run, *children) if run.run_id else None
     tags: dict[str, str] = {}
     status: tracking.Status = "FAILED"
     try:

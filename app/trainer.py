@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray
 import ray.train
@@ -20,8 +19,8 @@ from app.checkpoints import find_checkpoint, read_remote_state
 from app.config import RunConfig
 from app.data import open_dataset
 from app.progress import data_progress
-from app.ready import check_job, ready_cluster
-from app.storage import CONFIG, open_storage, resolve_storage, write_text
+from app.ready import check_job, check_run_folder, ready_cluster
+from app.storage import CONFIG, resolve_storage, write_text
 from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
@@ -29,7 +28,6 @@ from app.workers import WorkerGroup, run_workers
 from pipelines import score
 from pipelines.checkpoint import check_identity
 from pipelines.dataset import Dataset
-from pipelines.errors import UserError
 from pipelines.export import export_checkpoint
 from pipelines.job import Job, Metrics
 
@@ -65,7 +63,7 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
     name = config.run.name or f"{preset or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     storage = resolve_storage(config.run.storage)
     folder = f"{storage.rstrip('/')}/{name}"
-    _check_run_folder(folder, resume)
+    check_run_folder(folder, resume=resume)
     with data_progress(console) as progress:
         dataset = open_dataset(config, progress)
     if config.data.path is not None:
@@ -120,17 +118,6 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         synthetic=dataset.manifest.synthetic,
         seconds=time.monotonic() - start,
     )
-
-
-def _check_run_folder(folder: str, resume: bool) -> None:
-    filesystem, path = open_storage(folder)
-    exists = filesystem.get_file_info(path).type != pafs.FileType.NotFound
-    if exists and not resume:
-        raise UserError(
-            "a run of this name exists", where=folder, fix=f"go on with `thinwire train --resume {folder}`, or rename"
-        )
-    if resume and not exists:
-        raise UserError("no such run", where=folder, fix="name a folder inside run.storage")
 
 
 def _check_resume(job: Job, dataset: Dataset, folder: str) -> None:

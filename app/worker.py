@@ -52,13 +52,14 @@ def work(settings: WorkerSettings) -> None:
     hooks.finish(metrics)
 
 
-def _open_writer(settings: WorkerSettings) -> MetricWriter:
+def open_writer(run: RunHandle, *, system_metrics: bool) -> MetricWriter:
+    """In the run's folder, or in one of this host's where that folder is not to be had."""
     try:
-        return MetricWriter(settings.run, system_metrics=settings.system_metrics)
+        return MetricWriter(run, system_metrics=system_metrics)
     except OSError:
-        # With a URI as storage the run's local folder is the driver's, and may not be to be had on this host.
-        elsewhere = replace(settings.run, folder=tempfile.mkdtemp(prefix="thinwire-run-"))
-        return MetricWriter(elsewhere, system_metrics=settings.system_metrics)
+        # With a URI as storage the run's local folder is the driver's.
+        elsewhere = replace(run, folder=tempfile.mkdtemp(prefix="thinwire-run-"))
+        return MetricWriter(elsewhere, system_metrics=system_metrics)
 
 
 class RayHooks:
@@ -67,7 +68,7 @@ class RayHooks:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._first = ray.train.get_context().get_world_rank() == 0
-        self._writer = _open_writer(settings) if self._first else None
+        self._writer = open_writer(settings.run, system_metrics=settings.system_metrics) if self._first else None
 
     def say(self, text: str) -> None:
         if self._first:

@@ -215,6 +215,7 @@ def _outside() -> State:
 def set_rate(rate: str) -> None:
     """Of all links, under whatever runs; also from within a host."""
     links.bits_per_second(rate)
+    links.check_machine()
     with state.locked():
         lab = present()
         links.set_rate(lab.hosts, rate)
@@ -229,6 +230,7 @@ def set_link(host: int, up: bool) -> None:
 
 def crash(host: int) -> None:
     """End all processes of a host at once."""
+    links.check_machine()
     with state.locked():
         lab = _outside()
         host_actions.kill(lab, host_actions.check_host(lab, host))
@@ -240,6 +242,7 @@ def rejoin(host: int) -> None:
     Raises:
         UserError: it is host 0, whose Ray head cannot come back to the other nodes.
     """
+    links.check_machine()
     with state.locked():
         lab = _outside()
         host_actions.check_host(lab, host)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from scipy import stats
 
 from app.compare import configure
 from app.compare_report import page
-from app.compare_result import paired, rows, summarise
+from app.compare_result import paired, summarise
 from pipelines.errors import UserError
 from pipelines.metrics import KINDS
 
@@ -42,19 +44,30 @@ def pair(seed: int, auc: tuple[float, float], step_ms: tuple[float, float]) -> d
 
 
 def test_pairs_are_summarised() -> None:
-    found = summarise([pair(0, (0.80, 0.799), (20, 10)), pair(1, (0.82, 0.821), (30, 15))])
+    found = summarise([pair(0, (0.80, 0.79999), (20, 10)), pair(1, (0.82, 0.82001), (30, 15))])
     assert found["auc_delta"]["mean"] == pytest.approx(0)
     assert found["auc_delta"]["low"] < 0 < found["auc_delta"]["high"]
     assert found["speedup"]["median"] == pytest.approx(2)
     assert found["bytes_ratio"] == {"exchange": 2, "total": 2}
     assert [bar["ok"] for bar in found["bars"]] == [True, True]
-    text = {row["name"]: row for row in rows(found)}
+    text = {row["name"]: row for row in found["rows"]}
     assert text["AUC"]["baseline"] == "0.81000" and "2.00x" in text["step, ms"]["change"]
 
 
 def test_a_candidate_that_loses_is_told() -> None:
     found = summarise([pair(0, (0.80, 0.79), (20, 20)), pair(1, (0.82, 0.80), (30, 30))])
     assert [bar["ok"] for bar in found["bars"]] == [False, True]
+
+
+def test_one_pair_proves_nothing_and_one_worker_sends_nothing() -> None:
+    alone = pair(0, (0.80, 0.80), (20, 20))
+    for arm in ("baseline", "candidate"):
+        for one in alone[arm]["windows"]:
+            one.update({key: 0.0 for key in one if key.startswith("wire/")})
+    found = summarise([alone])
+    assert [bar["ok"] for bar in found["bars"]] == [False]
+    assert found["bytes_ratio"] == {"exchange": None, "total": None}
+    assert "inf" not in json.dumps(found).lower()
 
 
 def test_the_report_is_one_page_that_escapes_what_it_shows() -> None:
@@ -123,5 +136,25 @@ def test_a_candidate_that_diverges_is_named(thinwire: Any, tmp_path: Path) -> No
     found = client.search_runs([client.get_experiment_by_name("thinwire").experiment_id])
     assert {run.data.tags["mlflow.runName"]: run.info.status for run in found} == {
         "c": "FAILED",
-        **{f"seed-{seed}-{arm}": "KILLED" for seed in (0, 1) for arm in ("baseline", "candidate")},
+        **{f"seed-{seed}-{arm}": "FAILED" for seed in (0, 1) for arm in ("baseline", "candidate")},
     }
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_finished_pairs_outlive_ctrl_c(thinwire: Any, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    steps = ["--set", "train.max_steps=150", "--set", "train.epochs=50", "--set", "train.log_every=10"]
+    command = thinwire("compare", "--preset", "smoke", *steps, "--seeds", "3", "--name", "c")
+    folder = tmp_path / "runs" / "c"
+    command.wait_until((folder / "pairs.json").exists)
+    os.killpg(command.process.pid, signal.SIGINT)
+    assert command.wait(60) == 130, command.output
+    assert "of 3 pairs were finished" in command.output and (folder / "report.html").exists()
+    client = MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    found = client.search_runs([client.get_experiment_by_name("thinwire").experiment_id])
+    status = {run.data.tags["mlflow.runName"]: run.info.status for run in found}
+    assert status["c"] == "KILLED"
+    assert status["seed-0-baseline"] == status["seed-0-candidate"] == "FINISHED"
+    assert status["seed-2-baseline"] == status["seed-2-candidate"] == "KILLED"

@@ -1,0 +1,39 @@
+"""What the subcommands share."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipelines.errors import UserError
+
+PATH = click.Path(path_type=Path)
+json_option = click.option(
+    "--json", "json_file", type=PATH, metavar="FILE", help="Write the result for machines to FILE."
+)
+
+
+def examples(*lines: str) -> dict[str, Any]:
+    """Keyword arguments of a command whose help ends with examples."""
+    return {"epilog": "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)}
+
+
+def check_json(file: Path | None) -> None:
+    """Find out before hours of work that the result cannot be written."""
+    if file is not None and not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise UserError("cannot write it", where=f"--json {file}", fix="name a file in a folder that exists")
+
+
+def write_json(file: Path | None, result: dict[str, Any]) -> None:
+    """Write a result where `--json` says."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(result, indent=1, default=str) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write it: {error.strerror}", where=f"--json {file}") from error
