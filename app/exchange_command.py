@@ -27,7 +27,7 @@ from benchmarks.lab import Lab
 from pipelines.errors import UserError
 
 LAB_LINK_COMMAND = f"{shlex.quote(sys.executable)} -m benchmarks.lab rate {{rate}}"
-RATES, GRID = "50mbit,100mbit,250mbit,1gbit,none", "1024x16,2048x16,512x64"
+RATES, GRID = "50mbit,100mbit,1gbit,none", "1024x16,512x16,512x64"
 ROOT = Path(__file__).resolve().parent.parent
 WIDE = 140
 """Columns of the tables where the output is no terminal."""

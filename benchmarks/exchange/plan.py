@@ -46,7 +46,7 @@ class Plan:
 
 
 QUICK: dict[str, Any] = {"rounds": 3, "window_s": 0.3, "least_steps": 3, "profiled_steps": 3}
-FULL: dict[str, Any] = {"rounds": 7, "window_s": 0.8, "least_steps": 3, "profiled_steps": 4}
+FULL: dict[str, Any] = {"rounds": 5, "window_s": 0.7, "least_steps": 3, "profiled_steps": 4}
 
 
 def parse_grid(text: str) -> tuple[tuple[int, int], ...]:
