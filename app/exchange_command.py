@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from pipelines.errors import UserError
 LAB_LINK_COMMAND = f"{shlex.quote(sys.executable)} -m benchmarks.lab rate {{rate}}"
 RATES, GRID = "50mbit,100mbit,1gbit,none", "1024x16,512x16,512x64"
 ROOT = Path(__file__).resolve().parent.parent
+LEAVE_S = 60
 WIDE = 140
 """Columns of the tables where the output is no terminal."""
 
@@ -123,8 +125,14 @@ def _in_lab(done: dict[str, Any], ranks: int, plan: Plan, grid: str, quick: bool
         command = [sys.executable, "-m", "app.cli", "bench", "exchange", "--where", "cluster", "--part"]
         command += ["--workers", str(ranks), "--rates", ",".join(plan.rates), "--grid", grid, "--json", str(file)]
         command += ["--link-command", LAB_LINK_COMMAND, *(["--quick"] if quick else [])]
+        # In a session of its own, so that Ctrl-C reaches it once, through us, and leaves it the time to write.
+        process = lab.popen(0, command, env={"PYTHONPATH": str(ROOT)}, start_new_session=True)
         try:
-            code = lab.exec(0, command, env={"PYTHONPATH": str(ROOT)}).returncode
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait(LEAVE_S)
+            raise
         finally:
             if file.exists():
                 _add(done, json.loads(file.read_text()), ranks)
