@@ -31,7 +31,7 @@ def paired(baseline: Sequence[float], candidate: Sequence[float]) -> Row:
     mean, n = statistics.fmean(deltas), len(deltas)
     if n < 2:
         return {"mean": mean, "low": None, "high": None, "pairs": n}
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * statistics.stdev(deltas) / math.sqrt(n)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * statistics.stdev(deltas) / math.sqrt(n)
     return {"mean": mean, "low": mean - half, "high": mean + half, "pairs": n}
 
 

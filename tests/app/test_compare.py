@@ -49,7 +49,7 @@ def test_pairs_are_summarised() -> None:
     assert found["auc_delta"]["low"] < 0 < found["auc_delta"]["high"]
     assert found["speedup"]["median"] == pytest.approx(2)
     assert found["bytes_ratio"] == {"exchange": 2, "total": 2}
-    assert [bar["ok"] for bar in found["bars"]] == [True, True]
+    assert [bar["ok"] for bar in json.loads(json.dumps(found))["bars"]] == [True, True]
     text = {row["name"]: row for row in found["rows"]}
     assert text["AUC"]["baseline"] == "0.81000" and "2.00x" in text["step, ms"]["change"]
 
