@@ -25,9 +25,12 @@ def test_lists_are_read_and_mistakes_named() -> None:
     assert parse_workers("2,4") == [2, 4]
     assert bits_per_second("50mbit") == 5e7 and bits_per_second("none") == float("inf")
     assert bits_per_second(rate_text(919.2e6)) == pytest.approx(919.2e6)
-    for call, text in ((parse_grid, "1024"), (parse_grid, "0x16"), (parse_workers, "1"), (bits_per_second, "fast")):
+    for call, text in ((parse_grid, "1024"), (parse_grid, "0x16"), (parse_workers, "1")):
         with pytest.raises(UserError, match="for example"):
             call(text)
+    for text in ("fast", "-5mbit", "0mbit", "nanmbit", "10kbit"):
+        with pytest.raises(UserError, match="1mbit to 100gbit"):
+            bits_per_second(text)
 
 
 def test_the_ratio_pairs_windows_of_one_round() -> None:
@@ -48,10 +51,12 @@ def test_contenders_that_do_other_work_are_found() -> None:
 
 def test_bars_are_missed_when_the_claim_does_not_hold() -> None:
     links = [{"ranks": 2, "rate": "100mbit", "send/recv": 0.08}, {"ranks": 2, "rate": "none", "send/recv": 9.0}]
-    row: dict[str, Any] = {"ranks": 2, "contender": BASELINE, "paper_point": True, "exposed_share": 0.7}
-    assert [bar["ok"] for bar in result.bars([row], links)] == [False, False]
-    row["exposed_share"], links[0]["send/recv"] = 0.62, 0.095
-    assert [bar["ok"] for bar in result.bars([row], links)] == [True, True]
+    row: dict[str, Any] = {"ranks": 2, "contender": BASELINE, "rate": "400mbit", "paper_point": True}
+    row["all_to_all_share"] = 0.7
+    other = {"ranks": 2, "contender": DUPLEX, "rate": "100mbit", "paper_point": False, "batch": 64, "dim": 8}
+    assert [bar["ok"] for bar in result.bars([row, other | {"speedup": 1.0}], links)] == [False, False, False]
+    row["all_to_all_share"], links[0]["send/recv"] = 0.62, 0.095
+    assert [bar["ok"] for bar in result.bars([row, other | {"speedup": 1.5}], links)] == [True, True, True]
 
 
 def test_rates_need_a_way_to_set_them() -> None:

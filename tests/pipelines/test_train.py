@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import torch.distributed as dist
 from sklearn.metrics import log_loss, roc_auc_score
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
@@ -43,8 +45,10 @@ def run_all(data: str, runs: list[tuple[str, list[str]]]) -> list[dict[str, floa
     for out, assignments in runs:
         config = load_config(assignments=[*SMALL, *assignments])
         job = config.job(data)
+        hooks = FolderHooks(Path(out))
         try:
-            ends.append(train(job, FolderHooks(Path(out)), torch.device("cpu")))
+            with (Path(out) / f"said-{dist.get_rank()}.txt").open("a") as said, redirect_stdout(said):
+                ends.append(train(job, hooks, torch.device("cpu")))
         except (UserError, DivergedError) as error:
             ends.append(str(error))
     return ends
@@ -240,14 +244,14 @@ def test_a_checkpoint_of_another_model_or_data_set_is_refused(small_dataset: Dat
 
 
 @pytest.mark.slow
-def test_stated_placement_is_kept_and_printed(small_dataset: Dataset, tmp_path: Path, capfd) -> None:
+def test_stated_placement_is_kept_and_printed(small_dataset: Dataset, tmp_path: Path) -> None:
     options = [
         "sharding.tables.C1={type: table_wise, ranks: [1]}",
         "sharding.tables.C2={type: column_wise, ranks: [0, 1]}",
         "train.max_steps=2",
     ]
     run_on(2, small_dataset, (tmp_path, options))
-    lines = capfd.readouterr().out.splitlines()
+    lines = (tmp_path / "said-0.txt").read_text().splitlines()
     plan = {line.split()[0]: line for line in lines if line.startswith("C")}
     assert sorted(plan) == ["C1", "C2", "C3", "C4", "C5", "C6"]
     assert plan["C1"].split()[-1] == "1" and "table_wise" in plan["C1"]
