@@ -18,7 +18,7 @@ import torch
 from app.arms import ARMS, PAIRS, run_name
 from app.storage import write_text
 from app.tracking import RunHandle
-from app.worker import open_writer
+from app.worker import begin, open_writer
 from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job, Metrics
 from pipelines.run_state import RunState
@@ -42,10 +42,7 @@ class CompareSettings:
 
 def compare(settings: CompareSettings) -> None:
     """Entry point of a worker. Rank 0 gives the board all finished pairs after each of them."""
-    torch.set_num_threads(settings.threads)
-    device = ray.train.torch.get_device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = begin(settings.threads)
     first = ray.train.get_context().get_world_rank() == 0
     pairs: list[dict[str, Any]] = []
     try:

@@ -35,11 +35,7 @@ class WorkerSettings:
 
 def work(settings: WorkerSettings) -> None:
     """Entry point of a worker."""
-    torch.set_num_threads(settings.threads)
-    device = ray.train.torch.get_device()
-    if device.type == "cuda":
-        # Before the first collective: a communicator made on the wrong device hangs (ray-project/ray#42751).
-        torch.cuda.set_device(device)
+    device = begin(settings.threads)
     hooks = RayHooks(settings)
     try:
         metrics = train(settings.job, hooks, device)
@@ -50,6 +46,16 @@ def work(settings: WorkerSettings) -> None:
     finally:
         hooks.close()
     hooks.finish(metrics)
+
+
+def begin(threads: int) -> torch.device:
+    """This worker's device, ready for use."""
+    torch.set_num_threads(threads)
+    device = ray.train.torch.get_device()
+    if device.type == "cuda":
+        # Before the first collective: a communicator made on the wrong device hangs (ray-project/ray#42751).
+        torch.cuda.set_device(device)
+    return device
 
 
 def open_writer(run: RunHandle, *, system_metrics: bool) -> MetricWriter:

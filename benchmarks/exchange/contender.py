@@ -105,6 +105,8 @@ class Contender:
         """Milliseconds a step in each of `PHASES`, mean over ranks, from steps under torch's profiler, which slows them
         a little. The backward pass holds the tables' update and the dense all-reduce; gradients are what waits for the
         all-to-all and unpacks it."""
+        if self.batches[0].labels.is_cuda:
+            return dict.fromkeys(PHASES, 0.0)  # the ranges would show how long launches take, not kernels
         taken = 0
         feed = itertools.islice(self._feed, steps)
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -115,8 +117,6 @@ class Contender:
             # Nothing may be on its way when the profiler stops: gloo's threads would write into its freed records.
             dist.barrier()
             time.sleep(QUIET_S)
-        if self.batches[0].labels.is_cuda:
-            return dict.fromkeys(PHASES, 0.0)  # the ranges would show how long launches take, not kernels
         found = dict.fromkeys([phase for _, phase in _RANGES], 0.0)
         for event in profiler.key_averages():
             for pattern, phase in _RANGES:

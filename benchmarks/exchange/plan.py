@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.lab import links
 from pipelines.errors import UserError
 
 BASELINE = "TorchRec fp32"
@@ -21,8 +22,6 @@ EXCHANGES: dict[str, list[str]] = {
 """Contenders by name, each with what its configuration changes. A device may refuse some."""
 SHARE_LOW, SHARE_HIGH = 0.60, 0.65
 """Share of a step that the all-to-all takes on the cluster of arXiv 2407.04272: the paper point."""
-UNSHAPED = "none"
-SLOWEST, FASTEST = 1e6, 1e11
 
 
 @dataclass(frozen=True)
@@ -70,21 +69,13 @@ def bits_per_second(rate: str) -> float:
     Raises:
         UserError: it is something else, or outside 1mbit to 100gbit.
     """
-    units = {"mbit": 1e6, "gbit": 1e9}
-    if rate == UNSHAPED:
-        return float("inf")
-    try:
-        bits = float(rate[:-4]) * units[rate[-4:]]
-    except (KeyError, ValueError):
-        bits = 0.0
-    if not SLOWEST <= bits <= FASTEST:
-        raise UserError(f"'{rate}' is no link rate", where="--rates", fix="1mbit to 100gbit, or none")
-    return bits
+    bits = links.bits_per_second(rate, where="--rates")
+    return float("inf") if bits is None else bits
 
 
 def rate_text(bits: float) -> str:
     """The inverse, held within the limits."""
-    bits = max(SLOWEST, min(FASTEST, bits))
+    bits = max(links.LEAST_RATE, min(links.MOST_RATE, bits))
     return f"{bits / 1e6:.4g}mbit"
 
 

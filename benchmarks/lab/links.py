@@ -58,7 +58,7 @@ def check_machine() -> None:
             raise UserError(f"the program `{tool}` is not on this machine", where="lab", fix=fix)
 
 
-def bits_per_second(rate: str) -> float | None:
+def bits_per_second(rate: str, where: str = "lab rate") -> float | None:
     """Of `50mbit`, `1.5gbit` and the like; None for `none`, an unshaped link.
 
     Raises:
@@ -70,7 +70,7 @@ def bits_per_second(rate: str) -> float | None:
     bits = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not LEAST_RATE <= bits <= MOST_RATE:
         fix = "1mbit to 100gbit, such as 50mbit or 2.5gbit, or none for unshaped links"
-        raise UserError(f"'{rate}' is not a rate", where="lab rate", fix=fix)
+        raise UserError(f"'{rate}' is not a rate", where=where, fix=fix)
     return bits
 
 
