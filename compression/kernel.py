@@ -59,7 +59,7 @@ def _user_cache() -> Path:
 kernel = kernels(
     "compression",
     Path(__file__).parent,
-    ("kernel", "bitpack", "checksum", "entropy", "huffman", "ids", "message", "planes", "predict", "quantize", "tables",
-     "vector_lz"),
+    ("kernel", "bitpack", "checksum", "entropy", "huffman", "ids", "message", "planes", "predict", "quantize", "references",
+     "rows", "tables", "vector_lz"),
 )  # fmt: skip
 """Compiles the functions of this package."""

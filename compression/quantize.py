@@ -1,0 +1,107 @@
+"""Uniform quantisation under an absolute bound: code q stands for the value float32(q) * step.
+
+A value is *held* by its code if the decoded value lies within the bound, judged without slack; any other value (also NaN,
+infinities, -0.0, and what the codes cannot reach) is a *patch*: its code is 0, and its bits are sent as they are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compression.kernel import kernel
+
+SMALLEST = 2.0**-100
+"""Below it a bound means bit-exact: near the subnormal numbers a bound would depend on the flush-to-zero mode."""
+LARGEST = 2.0**120
+"""A larger bound is taken as this one, which holds all that a larger one holds but for values out of its reach."""
+
+_MINUS_ZERO = np.uint32(0x80000000)
+_RUN = np.uintp(1024)
+
+
+def grid(bound: float) -> tuple[np.float32, np.float32, np.float32]:
+    """Step, its inverse, and the largest float32 error that is surely within the bound.
+
+    The step is a hair less than twice the bound, so that rounding in float32 does not push values near the middle of two
+    codes over it. An error computed in float32 and at most `limit`, two floats below the bound, is below the bound in
+    exact arithmetic too, since rounding to float32 is monotone.
+    """
+    bound = min(bound, LARGEST)
+    step = np.float32(2 * bound * (1 - 2.0**-14))
+    limit = np.float32(bound)
+    if float(limit) > bound:
+        limit = np.nextafter(limit, np.float32(0))
+    return step, np.float32(1) / step, np.nextafter(limit, np.float32(0))
+
+
+def check_bound(bound: float) -> float:
+    """The bound as a float.
+
+    Raises:
+        ValueError: it is not a finite number >= 0.
+    """
+    if isinstance(bound, (str, bytes, bool)) or not math.isfinite(number := float(bound)) or number < 0:
+        raise ValueError(f"an error bound is a finite number >= 0, not {bound!r}")
+    return number
+
+
+@kernel
+def value_range(bits):  # type: ignore[no-untyped-def]
+    """Smallest and largest finite float32, given as int32 [n] bit patterns, as int32 bit patterns; (0, 0) if none is."""
+    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+    for i in range(np.uintp(bits.size)):
+        pattern = bits[i]
+        finite = (pattern & np.int32(0x7F800000)) != np.int32(0x7F800000)
+        # Integers in the order of the floats, which LLVM compares many at a time.
+        key = pattern ^ ((pattern >> np.int32(31)) & np.int32(0x7FFFFFFF))
+        low = min(low, key if finite else low)
+        high = max(high, key if finite else high)
+    if low > high:
+        return np.int32(0), np.int32(0)
+    return low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)), high ^ ((high >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@kernel
+def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, codes, patch_at, patch_bits):  # type: ignore[no-untyped-def]
+    """Quantise the rows `first` to `last`; returns the number of patches, of which those that fit are listed.
+
+    Args:
+        x: float32 [rows * columns].
+        bits: uint32 of the same size: what a patch sends.
+        stride: elements of a row of codes; those behind `columns` become 0.
+        top: largest code.
+        codes: int8 or int16 [rows * stride], out.
+        patch_at, patch_bits: uint32, out: index in x, and bits.
+    """
+    patches = np.int64(0)
+    if stride == columns:
+        return _quantize_run(x, bits, first * columns, last * columns, first * stride, inverse, step, limit, top, codes, patch_at, patch_bits, patches)
+    for row in range(first, last):
+        patches = _quantize_run(x, bits, row * columns, (row + 1) * columns, row * stride, inverse, step, limit, top, codes, patch_at, patch_bits, patches)
+        codes[row * stride + columns : (row + 1) * stride] = 0
+    return patches
+
+
+@kernel
+def _quantize_run(x, bits, start, stop, target, inverse, step, limit, top, codes, patch_at, patch_bits, patches):  # type: ignore[no-untyped-def]
+    begin, end, shift = np.uintp(start), np.uintp(stop), np.uintp(target) - np.uintp(start)
+    while begin < end:
+        block = min(begin + _RUN, end)
+        missed = np.uint32(0)
+        for i in range(begin, block):
+            rounded = np.rint(x[i] * inverse)
+            held = (abs(rounded) <= top) & (abs(x[i] - rounded * step) <= limit) & (bits[i] != _MINUS_ZERO)
+            codes[i + shift] = rounded if held else np.float32(0)
+            missed |= np.uint32(not held)
+        if missed:
+            for i in range(begin, block):
+                rounded = np.rint(x[i] * inverse)
+                if not ((abs(rounded) <= top) & (abs(x[i] - rounded * step) <= limit) & (bits[i] != _MINUS_ZERO)):
+                    if patches < patch_at.size:
+                        patch_at[patches] = i
+                        patch_bits[patches] = bits[i]
+                    patches += 1
+        begin = block
+    return patches

@@ -1,0 +1,139 @@
+"""References to distinct rows as bits: the magnitude by rANS with a table that is sent, the rest of the bits as they are.
+
+Values below 8 are symbols of their own. A larger value is told by its highest three bits and their place, one symbol,
+and its lower bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compression.entropy import CHUNK, decode_chunk, encode_chunk
+from compression.kernel import kernel
+from compression.tables import SENT_WORDS, classify, read_classes
+
+_DIRECT = 8
+_SYMBOLS = 124
+
+
+def _symbol(value: int) -> int:
+    if value < _DIRECT:
+        return value
+    top = value.bit_length() - 1
+    return _DIRECT + 4 * (top - 3) + ((value >> (top - 2)) & 3)
+
+
+_KNOWN = 4096
+_SYMBOL_OF = np.array([_symbol(v) for v in range(_KNOWN)], np.uint8)
+_EXTRA = np.array([0 if s < _DIRECT else (s - _DIRECT) // 4 + 1 for s in range(256)], np.uint32)
+_FIRST = np.array([s if s < _DIRECT else (4 + (s & 3)) << min((s - _DIRECT) // 4 + 1, 29) for s in range(256)], np.int64)
+
+
+@kernel
+def _magnitude(value):  # type: ignore[no-untyped-def]
+    """The symbol of a value."""
+    if value < np.uint32(_KNOWN):
+        return _SYMBOL_OF[value]
+    top = 12
+    while (value >> np.uint32(top)) > 1:
+        top += 1
+    return np.uint8(_DIRECT + 4 * (top - 3) + ((value >> np.uint32(top - 2)) & 3))
+
+
+@kernel
+def encode_references(values, n, symbols, pushes, slots, scratch, words, at):  # type: ignore[no-untyped-def]
+    """Write uint32 [n]; returns where the next word begins, or -1 if `words` is full.
+
+    Layout: the table; one word a chunk of 8192 values: words of its symbols, words of its other bits << 16; the chunks.
+
+    Args:
+        symbols: uint8 [n]; pushes: uint32 [1, 256, 4]; slots: uint32 [1, 1024]; scratch: uint16: working memory.
+    """
+    histogram = np.zeros(_SYMBOLS, np.int64)
+    for i in range(np.uintp(n)):
+        symbol = _magnitude(values[i])
+        symbols[i] = symbol
+        histogram[symbol] += 1
+    chunks = (n + CHUNK - 1) // CHUNK
+    if at + SENT_WORDS + chunks > words.size:
+        return -1
+    directory = classify(histogram, words, at)
+    read_classes(words, at, directory, pushes[0], slots[0])
+    at = directory + chunks
+    choice = np.zeros(1, np.uint8)
+    for chunk in range(chunks):
+        start = chunk * CHUNK
+        count = min(CHUNK, n - start)
+        middle = encode_chunk(symbols[start:], 0, 1, count, choice, pushes, scratch, words, at)
+        if middle < 0:
+            return -1
+        end = _write_extra(values[start:], symbols[start:], count, words, middle)
+        if end < 0:
+            return -1
+        words[directory + chunk] = np.uint32(middle - at) | np.uint32((end - middle) << 16)
+        at = end
+    return at
+
+
+@kernel
+def _write_extra(values, symbols, n, words, at):  # type: ignore[no-untyped-def]
+    held, filled = np.uint64(0), np.uint64(0)
+    for i in range(np.uintp(n)):
+        width = np.uint64(_EXTRA[symbols[i]])
+        held |= (np.uint64(values[i]) & ((np.uint64(1) << width) - np.uint64(1))) << filled
+        filled += width
+        if filled >= np.uint64(32):
+            if at >= words.size:
+                return -1
+            words[at] = np.uint32(held)
+            at += 1
+            held >>= np.uint64(32)
+            filled -= np.uint64(32)
+    if filled:
+        if at >= words.size:
+            return -1
+        words[at] = np.uint32(held)
+        at += 1
+    return at
+
+
+@kernel
+def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values):  # type: ignore[no-untyped-def]
+    """Read uint32 [n] from `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays."""
+    chunks = (n + CHUNK - 1) // CHUNK
+    directory = read_classes(words, at, end, pushes[0], slots[0])
+    if directory < 0 or directory + chunks > end:
+        return False
+    at = directory + chunks
+    choice = np.zeros(1, np.uint8)
+    for chunk in range(chunks):
+        start = chunk * CHUNK
+        count = min(CHUNK, n - start)
+        middle = at + np.int64(words[directory + chunk] & np.uint32(0xFFFF))
+        stop = middle + np.int64(words[directory + chunk] >> np.uint32(16))
+        if stop > end:
+            return False
+        if not decode_chunk(words, at, middle, 1, count, choice, slots, scratch, symbols[start:], 0):
+            return False
+        if not _read_extra(words, middle, stop, symbols[start:], count, values[start:]):
+            return False
+        at = stop
+    return at == end
+
+
+@kernel
+def _read_extra(words, at, end, symbols, n, values):  # type: ignore[no-untyped-def]
+    held, filled = np.uint64(0), np.uint64(0)
+    for i in range(np.uintp(n)):
+        symbol = symbols[i]
+        width = np.uint64(_EXTRA[symbol])
+        if filled < width:
+            if at >= end:
+                return False
+            held |= np.uint64(words[at]) << filled
+            at += 1
+            filled += np.uint64(32)
+        values[i] = np.uint32(_FIRST[symbol]) + np.uint32(held & ((np.uint64(1) << width) - np.uint64(1)))
+        held >>= width
+        filled -= width
+    return at == end and held == 0
