@@ -261,6 +261,8 @@ def test_too_small_arrays_are_refused():
 
 
 @given(st.binary(max_size=4), st.integers(0, 5000), st.integers(0, 4000), seeds)
+@example(b"\x21", 1024, 4000, 0)
+@example(b"\x40", 7, 4000, 0)
 @settings(max_examples=300, deadline=None)
 def test_hostile_widths_stay_inside(widths, n, size, seed):
     widths = np.frombuffer(widths, np.uint8)
@@ -277,5 +279,7 @@ def test_hostile_widths_stay_inside(widths, n, size, seed):
     integers.check()
     floats.check()
     assert read == decoded
+    if (widths[:last] > 32).any():
+        assert read == -1
     if good:
         assert read == (total if total <= size else -1)
