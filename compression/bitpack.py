@@ -150,6 +150,7 @@ def quantize_pack(
     Args:
         x: float32 [n <= 2^32], contiguous.
         inverse, step, limit: taken as float32; 1 / step, the distance of codes, the largest error.
+            Step and limit at least 2^-126: a smaller one is 0 to a thread that flushes subnormals, and does not bind.
         words: uint32, contiguous, written from its start; as many words as the blocks have values are always enough.
         widths: uint8 [>= blocks(n)]; those of the blocks are written.
         patch_index, patch_bits: uint32, index in x and bit pattern of patches, written from their start.
