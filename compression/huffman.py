@@ -192,7 +192,7 @@ def _code_lengths(keys: np.ndarray, used: int, lengths: np.ndarray) -> int:
     i = last = 0
     for length in range(MAX_LENGTH, 0, -1):
         for _ in range(at_depth[length]):
-            symbol = int(keys[i] & np.uint64(255))
+            symbol = int(np.int64(keys[i] & np.uint64(255)))
             lengths[symbol] = length
             last = max(last, symbol)
             i += 1
@@ -296,7 +296,7 @@ def _encode_chunk(symbols: np.ndarray, start: int, stop: int, codes: np.ndarray,
         held += a & np.uint64(63)
     # Fewer than 7 + 3 * 12 bits are left; the zeros above them fill the last word.
     _store8(words, to, bits)
-    size_bits = int((to << np.uint64(3)) + held) - at * 32
+    size_bits = int(np.int64((to << np.uint64(3)) + held)) - at * 32
     return (size_bits + 31) >> 5
 
 
@@ -350,7 +350,7 @@ def _read_lengths(words: np.ndarray, lengths: np.ndarray) -> int:
     """Reads the lengths; returns the largest used symbol, or -1 if they make no full code."""
     if words.size == 0:
         return -1
-    last = int(words[0] & np.uint32(255))
+    last = int(np.int64(words[0] & np.uint32(255)))
     size = _directory_at(last)
     if size > words.size:
         return -1
@@ -386,7 +386,7 @@ def _find_chunk(words: np.ndarray, directory: int, chunks: int, first: int) -> i
 @kernel
 def _chunk_words(words: np.ndarray, directory: int, chunk: int) -> int:
     pair = words[np.uintp(directory + (chunk >> 1))]
-    return int(pair >> np.uint32((chunk & 1) * 16) & np.uint32(0xFFFF))
+    return int(np.int64(pair >> np.uint32((chunk & 1) * 16) & np.uint32(0xFFFF)))
 
 
 @kernel
