@@ -122,7 +122,7 @@ def messages(draw: st.DrawFn) -> np.ndarray:
     return random.choice(alphabet, n, p=weights / weights.sum())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(messages())
 @example(np.zeros(0, np.uint8))
 @example(np.full(1, 255, np.uint8))
