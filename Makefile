@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/$(DEVICE)-nod
 	@echo "setting up $(VENV) for $(DEVICE): some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade "pip>=25" "setuptools>=77" wheel
-	$(PIP) install --quiet -c requirements/constraints.txt -e ".[dev]"
+	$(PIP) install --quiet -c requirements/constraints.txt -e ".[dev,bench]"
 	@# The two builds of fbgemm share a folder: the other one must go first.
 	@$(PIP) uninstall --quiet --yes fbgemm-gpu fbgemm-gpu-cpu 2>/dev/null || true
 	$(PIP) install --quiet --no-deps -r requirements/$(DEVICE)-nodeps.txt

@@ -30,6 +30,32 @@ def bench_loader(data: Path | None, source: Path | None, quick: bool, json_file:
     write_json(json_file, run_loader_bench(data, source, quick))
 
 
+@bench.command("codec", **examples(
+    "thinwire bench codec --quick",
+    "thinwire bench codec --data dumps --json codec.json",
+))  # fmt: skip
+@click.option("--data", "folder", type=PATH, metavar="FOLDER", envvar="THINWIRE_EMBEDDINGS", show_envvar=True,
+              help="Raw float32 dumps of embedding batches, a file a table.")  # fmt: skip
+@click.option("--dim", type=click.IntRange(min=1), default=64, show_default=True, help="Columns of the dumps.")
+@click.option("--batches", type=PATH, metavar="FOLDER", help="Keep the trained batches here, and use them again.")
+@click.option("--quick", is_flag=True, help="Fewer batches and rounds: under a minute.")
+@click.option("--threads", type=int, help="How many to hold against one.  [default: 2, if there are 2 cores]")
+@click.option("--plot", type=PATH, default="codec.png", show_default=True, help="Ratio over throughput.")
+@json_option
+def bench_codec(json_file: Path | None, **options: Any) -> None:
+    """The codec next to SZ3, ZFP, quantise + zstd and others, at the same error bounds, on one core.
+
+    On embedding batches and gradients of the demo model as it trains, on dumps if there are any, and on noise.
+    """
+    from app.doctor import require_training_stack
+
+    require_training_stack()
+    from app.codec_command import run_codec_bench
+
+    check_json(json_file)
+    run_codec_bench(**options, write=lambda result: write_json(json_file, result))
+
+
 @bench.command("exchange", **examples(
     "thinwire bench exchange --quick",
     "thinwire bench exchange --workers 4 --rates 100mbit,1gbit --grid 1024x16,512x64",

@@ -19,6 +19,7 @@ from rich.console import Console
 from app import cluster
 from app.bench_command import bar_table
 from app.board import kept, start_board
+from app.cli_parts import check_plot, wide_console
 from app.config import ClusterOptions
 from app.workers import WorkerGroup, run_workers
 from benchmarks.exchange import result
@@ -31,8 +32,6 @@ LAB_LINK_COMMAND = f"{shlex.quote(sys.executable)} -m benchmarks.lab rate {{rate
 RATES, GRID = "50mbit,100mbit,1gbit,none", "1024x16,512x16,512x64"
 ROOT = Path(__file__).resolve().parent.parent
 LEAVE_S = 60
-WIDE = 140
-"""Columns of the tables where the output is no terminal."""
 
 
 def run_exchange_bench(
@@ -68,8 +67,9 @@ def run_exchange_bench(
         **(QUICK if quick else FULL),
     )
     counts = parse_workers(workers or ("2" if quick else "2,4"))
-    _check(plan, in_lab, plot)
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    _check(plan, in_lab)
+    check_plot(plot)
+    console = wide_console()
     start, load = time.monotonic(), os.getloadavg()[0]
     done: dict[str, Any] = {"rows": [], "goodput": [], "refused": {}}
     try:
@@ -90,7 +90,7 @@ def run_exchange_bench(
                 console.print(f"plot   {plot}", highlight=False, soft_wrap=True)
 
 
-def _check(plan: Plan, in_lab: bool, plot: Path) -> None:
+def _check(plan: Plan, in_lab: bool) -> None:
     """Raises UserError for what would else be found out after minutes."""
     for rate in plan.rates:
         bits_per_second(rate)
@@ -102,8 +102,6 @@ def _check(plan: Plan, in_lab: bool, plot: Path) -> None:
             where="--rates",
             fix="give --link-command, a command that sets them, or --rates none",
         )
-    if plot.suffix not in (".png", ".svg", ".pdf") or not plot.absolute().parent.is_dir():
-        raise UserError("cannot draw it", where=f"--plot {plot}", fix="name a .png in a folder that exists")
 
 
 def parse_workers(text: str) -> list[int]:

@@ -1,0 +1,1 @@
+"""The codec next to its peers, on real and on trained embedding batches."""
