@@ -111,22 +111,24 @@ def _pop_column(states, lanes, symbols, first, n, slots, stream, at):  # type: i
 
 
 @kernel
-def encode_chunk(symbols, stride, columns, n, choice, pushes, scratch, words, at):  # type: ignore[no-untyped-def]
-    """Encode `columns` columns of `n` symbols and return where the next chunk begins, or -1 if `words` is full.
+def encode_columns(symbols, stride, counts, choice, pushes, scratch, words, at):  # type: ignore[no-untyped-def]
+    """Encode columns of symbols as a chunk and return where the next one begins, or -1 if `words` is full.
 
     Args:
         symbols: uint8; column c is at `c * stride`.
-        choice: uint8 [columns], the table of each column.
+        counts: int64 [columns], symbols of each column, CHUNK at most in all.
+        choice: uint8 [>= columns], the table of each column.
         pushes: uint32 [tables, symbols, 4]; see `tables.fill_table`.
         scratch: uint16 [> CHUNK].
         words: uint32, out, written from `at` on.
     """
-    lanes = LANES if columns * n >= WIDE else 2
+    lanes = LANES if counts.sum() >= WIDE else 2
     states = np.full(LANES, _LOW, np.uint32)
     end = np.uintp(scratch.size)
     begin = end
-    for column in range(columns - 1, -1, -1):
-        begin = _push_column(states, lanes, symbols, column * stride, n, pushes[choice[column]], scratch, begin)
+    for column in range(counts.size - 1, -1, -1):
+        table = pushes[choice[column]]
+        begin = _push_column(states, lanes, symbols, column * stride, counts[column], table, scratch, begin)
     count = np.int64(end - begin)
     next_at = at + lanes + (count + 1) // 2
     if next_at > words.size:
@@ -138,31 +140,46 @@ def encode_chunk(symbols, stride, columns, n, choice, pushes, scratch, words, at
 
 
 @kernel
-def decode_chunk(words, at, end, columns, n, choice, slots, scratch, symbols, stride):  # type: ignore[no-untyped-def]
+def decode_columns(words, at, end, counts, choice, slots, scratch, symbols, stride):  # type: ignore[no-untyped-def]
     """Decode the chunk in `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays.
 
     Args:
-        choice: uint8 [columns], the table of each column.
-        slots: uint32 [tables, 1024]; see `tables.fill_table`.
+        counts: int64 [columns], symbols of each column, CHUNK at most in all.
+        choice: uint8 [>= columns], the table of each column.
+        slots: uint32 [tables, 2048]; see `tables.fill_table`.
         scratch: uint16 [>= CHUNK + CHUNK_WORDS * 2], for a chunk near the end of `words`.
         symbols: uint8, out; column c is at `c * stride`.
     """
-    lanes = LANES if columns * n >= WIDE else 2
-    count = 2 * (end - at - lanes)
-    if count < 0 or count > columns * n + 1:
+    total = counts.sum()
+    lanes = LANES if total >= WIDE else 2
+    given = 2 * (end - at - lanes)
+    if given < 0 or given > total + 1:
         return False
     states = np.empty(LANES, np.uint32)
     states[:lanes] = words[at : at + lanes]
     # No symbol reads more than one element, so this many are enough for bytes that lie, too.
     stream = words[at + lanes :].view(np.uint16)
-    if stream.size < columns * n + 1:
+    if stream.size < total + 1:
         scratch[: stream.size] = stream
-        scratch[stream.size : columns * n + 1] = 0
+        scratch[stream.size : total + 1] = 0
         stream = scratch
     position = np.uintp(0)
-    for column in range(columns):
-        position = _pop_column(states, lanes, symbols, column * stride, n, slots[choice[column]], stream, position)
+    for column in range(counts.size):
+        table = slots[choice[column]]
+        position = _pop_column(states, lanes, symbols, column * stride, counts[column], table, stream, position)
     for lane in range(lanes):
         if states[lane] != _LOW:
             return False
-    return count - 1 <= position and position <= count
+    return given - 1 <= np.int64(position) <= given
+
+
+@kernel
+def encode_chunk(symbols, stride, columns, n, choice, pushes, scratch, words, at):  # type: ignore[no-untyped-def]
+    """`encode_columns` of columns of the same length."""
+    return encode_columns(symbols, stride, np.full(columns, n, np.int64), choice, pushes, scratch, words, at)
+
+
+@kernel
+def decode_chunk(words, at, end, columns, n, choice, slots, scratch, symbols, stride):  # type: ignore[no-untyped-def]
+    """`decode_columns` of columns of the same length."""
+    return decode_columns(words, at, end, np.full(columns, n, np.int64), choice, slots, scratch, symbols, stride)

@@ -260,11 +260,46 @@ def _codes(lengths: np.ndarray, last: int) -> np.ndarray:
 
 
 @kernel
-def _encode_chunk(symbols: np.ndarray, start: int, stop: int, codes: np.ndarray, words: np.ndarray, at: int) -> int:
-    """Writes the codes of symbols[start:stop] from word `at` on; returns the number of words."""
-    to = np.uint64(at) << np.uint64(2)
-    bits = np.uint64(0)
-    held = np.uint64(0)
+def code_table(counts: np.ndarray, codes: np.ndarray, table: np.ndarray) -> None:
+    """The code of given counts, at least two of them positive, as both sides look it up.
+
+    Args:
+        counts: int64 [256].
+        codes: uint32 [256], out: reversed code << 8 | length.
+        table: uint16 [2 ^ MAX_LENGTH], out: symbol << 8 | length by the next bits of the stream.
+    """
+    keys = np.empty(256, np.uint64)
+    used = 0
+    for symbol in range(256):
+        if counts[symbol]:
+            keys[used] = np.uint64(counts[symbol]) << np.uint64(8) | np.uint64(symbol)
+            used += 1
+    _sort(keys, used)
+    lengths = np.zeros(256, np.uint8)
+    last = _code_lengths(keys, used, lengths)
+    codes[:] = 0
+    codes[: last + 1] = _codes(lengths, last)[: last + 1]
+    short = _decode_table(lengths, last)
+    for start in range(0, table.size, short.size):
+        table[start : start + short.size] = short
+
+
+@kernel
+def write_codes(
+    symbols: np.ndarray, start: int, stop: int, codes: np.ndarray, words: np.ndarray, bit: np.uint64, bits: np.uint64
+) -> tuple[np.uint64, np.uint64]:
+    """Appends the codes of symbols[start:stop] to a stream of bits, from the lowest bit of a word upwards.
+
+    Args:
+        codes: see `code_table`.
+        words: uint32, out; room for MAX_LENGTH bits a symbol and 8 bytes.
+        bit, bits: where the stream ends, in bits, and its last `bit % 8` bits. At first a multiple of 8, and 0.
+
+    Returns:
+        The new `bit` and `bits`.
+    """
+    to = bit >> np.uint64(3)
+    held = bit & np.uint64(7)
     i = np.uintp(start)
     fours = i + ((np.uintp(stop) - i) & ~np.uintp(3))
     while i < fours:
@@ -287,10 +322,19 @@ def _encode_chunk(symbols: np.ndarray, start: int, stop: int, codes: np.ndarray,
         i += np.uintp(1)
         bits |= (a >> np.uint64(8)) << held
         held += a & np.uint64(63)
-    # Fewer than 7 + 3 * 12 bits are left; the zeros above them fill the last word.
+    # Fewer than 7 + 3 * 12 bits are left.
     _store8(words, to, bits)
-    size_bits = int(np.int64((to << np.uint64(3)) + held)) - at * 32
-    return (size_bits + 31) >> 5
+    to += held >> np.uint64(3)
+    bits >>= held & np.uint64(56)
+    return (to << np.uint64(3)) + (held & np.uint64(7)), bits
+
+
+@kernel
+def _encode_chunk(symbols: np.ndarray, start: int, stop: int, codes: np.ndarray, words: np.ndarray, at: int) -> int:
+    """Writes the codes of symbols[start:stop] from word `at` on; returns the number of words."""
+    first = np.uint64(at) << np.uint64(5)
+    bit, _ = write_codes(symbols, start, stop, codes, words, first, np.uint64(0))
+    return (int(np.int64(bit - first)) + 31) >> 5
 
 
 @kernel
@@ -482,3 +526,33 @@ def _bits(words: np.ndarray, bit: np.uint64, limit: np.uint64) -> np.uint64:
     """At least the next 57 bits of the data, zeros after their end; anything if `bit` lies beyond it."""
     byte = min(bit >> np.uint64(3), limit)
     return _load8(words, byte) >> (bit - (byte << np.uint64(3)) & np.uint64(63))
+
+
+@kernel
+def read_codes(
+    words: np.ndarray, bit: np.ndarray, tables: np.ndarray, which: np.ndarray, out: np.ndarray, to: np.ndarray, n: int
+) -> None:
+    """Decodes `n` symbols from each of four places in a stream of bits, each with a table of its own.
+
+    Args:
+        words: uint32 [>= 2], outside of which nothing is read.
+        bit: uint64 [4], where to begin, then where it ended.
+        tables: uint16 [tables, 2 ^ MAX_LENGTH]; which: int64 [4], the table of each place.
+        out: uint8; to: uint64 [4], where the symbols of each place go.
+    """
+    limit = np.uint64(words.size * 4 - 8)
+    mask = np.uint64(tables.shape[1] - 1)
+    table0, table1, table2, table3 = tables[which[0]], tables[which[1]], tables[which[2]], tables[which[3]]
+    bit0, bit1, bit2, bit3 = bit[0], bit[1], bit[2], bit[3]
+    whole = np.uint64(n) & ~np.uint64(3)
+    for i in range(np.uint64(0), whole, np.uint64(4)):
+        bit0 = _four_symbols(words, table0, bit0, limit, out, to[0] + i)
+        bit1 = _four_symbols(words, table1, bit1, limit, out, to[1] + i)
+        bit2 = _four_symbols(words, table2, bit2, limit, out, to[2] + i)
+        bit3 = _four_symbols(words, table3, bit3, limit, out, to[3] + i)
+    bit[0], bit[1], bit[2], bit[3] = bit0, bit1, bit2, bit3
+    for place in range(4):
+        for i in range(whole, np.uint64(n)):
+            entry = tables[which[place], _bits(words, bit[place], limit) & mask]
+            out[to[place] + i] = entry >> np.uint16(8)
+            bit[place] += entry & np.uint64(63)

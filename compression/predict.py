@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from compression.kernel import kernel
-from compression.tables import COSTS, COUNT, MAX_SYMBOLS
+from compression.tables import MAGNITUDES
 
 MOST_PIVOTS = 4
 WIDEST = 128
@@ -36,6 +36,16 @@ def gather_columns(codes, stride, columns, rows, first, last, tile, lead):  # ty
 
 
 @kernel
+def scatter_columns(tile, lead, n, columns, codes):  # type: ignore[no-untyped-def]
+    """The inverse: rows of codes from columns."""
+    for c in range(np.uintp(columns)):
+        base, at = c * np.uintp(lead), c
+        for i in range(np.uintp(n)):
+            codes[at] = tile[base + i]
+            at += np.uintp(columns)
+
+
+@kernel
 def sample_size(distinct, columns):  # type: ignore[no-untyped-def]
     return min(distinct, SAMPLE if columns <= 32 else SAMPLE // 2 if columns <= 64 else SAMPLE // 4)
 
@@ -45,7 +55,7 @@ def fit(tile, lead, n, columns, distinct, covariance, model):  # type: ignore[no
     """Choose pivots, weights, biases, shift and tables from a sample of `n` of the `distinct` rows.
 
     Args:
-        tile: int16 [columns * lead], the sample, transposed.
+        tile: int8 or int16 [columns * lead], the sample, transposed.
         covariance: float64 [columns, columns], working memory.
         model: int16 [MOST_PIVOTS + 2, columns + 6], out. Row 0 holds the number of pivots, the shift and the pivots; row
             1 the biases; the others the weights of each pivot. Tables are chosen by `choose_tables`.
@@ -110,7 +120,7 @@ def _covariances(tile, lead, n, columns, covariance):  # type: ignore[no-untyped
             if widest < 2048:  # sums of 256 products fit 32 bits, which is twice as fast
                 narrow = np.int32(0)
                 for i in range(np.uintp(n)):
-                    narrow += np.int32(tile[one + i]) * np.int32(tile[two + i])
+                    narrow = np.int32(narrow + np.int32(np.int32(tile[one + i]) * np.int32(tile[two + i])))
                 total = np.int64(narrow)
             else:
                 total = np.int64(0)
@@ -193,26 +203,33 @@ def pivots_used(model, column):  # type: ignore[no-untyped-def]
 @kernel
 def _predictions(tile, lead, n, column, model, out):  # type: ignore[no-untyped-def]
     """Predicted codes of a column, int32 [n]: (sum of weight * pivot + (bias << 3 + shift) + 16) >> 5."""
-    start = (np.int32(model[1, column]) << np.int32(3 + model[0, 1])) + np.int32(16)
+    start = np.int32((np.int32(model[1, column]) << np.int32(3 + model[0, 1])) + np.int32(16))
     for i in range(np.uintp(n)):
         out[i] = start
     for t in range(pivots_used(model, column)):
         weight = np.int32(model[2 + t, column])
         base = np.uintp(model[0, 2 + t]) * np.uintp(lead)
         for i in range(np.uintp(n)):
-            out[i] += weight * np.int32(tile[base + i])
+            out[i] = np.int32(out[i] + np.int32(weight * np.int32(tile[base + i])))
     for i in range(np.uintp(n)):
-        out[i] >>= np.int32(5)
+        out[i] = np.int32(out[i] >> np.int32(5))
 
 
 @kernel
 def residuals(tile, lead, n, column, model, predicted, out):  # type: ignore[no-untyped-def]
-    """What the prediction leaves of a column, as uint16 0, 1, 2, 3, 4, ... for 0, -1, +1, -2, +2, ... modulo 2^16."""
+    """What the prediction leaves of a column: 0, 1, 2, 3, 4, ... for 0, -1, +1, -2, +2, ... modulo 2^8 or 2^16.
+
+    Args:
+        tile: int8 or int16; out: uint8 or uint16 [n], as wide.
+        predicted: int32 [n], working memory.
+    """
     _predictions(tile, lead, n, column, model, predicted)
     base = np.uintp(column * lead)
+    unused = np.int32(32 - 8 * out.itemsize)
     for i in range(np.uintp(n)):
-        left = np.int16(np.int32(tile[base + i]) - predicted[i])
-        out[i] = np.uint16((left << np.int16(1)) ^ (left >> np.int16(15)))
+        difference = np.int32(np.int32(tile[base + i]) - predicted[i])
+        left = np.int32(np.int32(difference << unused) >> unused)
+        out[i] = np.int32(np.int32(left << np.int32(1)) ^ np.int32(left >> np.int32(31)))
 
 
 @kernel
@@ -221,29 +238,35 @@ def restore(left, tile, lead, n, column, model, predicted):  # type: ignore[no-u
     _predictions(tile, lead, n, column, model, predicted)
     base = np.uintp(column * lead)
     for i in range(np.uintp(n)):
-        value = np.int16(left[i] >> np.uint16(1)) ^ -np.int16(left[i] & np.uint16(1))
-        tile[base + i] = np.int16(np.int32(value) + predicted[i])
+        folded = np.int32(left[i])
+        value = np.int32(np.int32(folded >> np.int32(1)) ^ np.int32(-np.int32(folded & np.int32(1))))
+        tile[base + i] = np.int32(value + predicted[i])
 
 
 @kernel
-def choose_table(left, n, shift, histogram):  # type: ignore[no-untyped-def]
-    """The table of the family that codes these residuals in the fewest bits.
+def choose_table(left, n, shift, costs, means, histogram):  # type: ignore[no-untyped-def]
+    """The table of the family that codes these residuals in the fewest bits, of those with about their mean.
 
     Args:
-        left: uint16 [n]; see `residuals`.
-        histogram: int32 [MAX_SYMBOLS], working memory.
+        left: uint8 or uint16 [n]; see `residuals`.
+        costs: int32 [tables, MAGNITUDES]; means: int32 [tables]; see `tables.Family`.
+        histogram: int32 [MAGNITUDES], working memory.
     """
     histogram[:] = 0
+    total, largest = np.int64(0), np.uint32(0)
     for i in range(np.uintp(n)):
-        histogram[np.uintp(min(left[i] >> np.uint16(shift), np.uint16(MAX_SYMBOLS - 1)))] += 1
-    used = MAX_SYMBOLS
-    while used > 1 and histogram[used - 1] == 0:
-        used -= 1
-    best, least = 0, np.int64(1) << 60
-    for t in range(COUNT):
-        cost = np.int32(0)
-        for s in range(used):
-            cost += histogram[s] * COSTS[t, s]
-        if cost < least:
-            best, least = t, np.int64(cost)
+        high = min(np.uint32(left[i]) >> np.uint32(shift), np.uint32(MAGNITUDES - 1))
+        histogram[np.uintp(high)] += 1
+        total += high
+        largest = max(largest, high)
+    mean = 256 * total // n
+    best, least = -1, np.int64(0)
+    for t in range(means.size):
+        if (8 * means[t] < 5 * mean - 128 or 5 * means[t] > 8 * mean + 128) and t != means.size - 1:
+            continue
+        cost = np.int64(0)
+        for s in range(np.uintp(largest + 1)):
+            cost += histogram[s] * costs[t, s]
+        if best < 0 or cost < least:
+            best, least = t, cost
     return best

@@ -1,19 +1,21 @@
-"""References to distinct rows as bits: the magnitude by rANS with a table that is sent, the rest of the bits as they are.
+"""References to distinct rows as bits: the magnitude with a table that is sent, the rest of the bits as they are.
 
 Values below 8 are symbols of their own. A larger value is told by its highest three bits and their place, one symbol,
-and its lower bits.
+and its lower bits, which follow those of all other values in one stream.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from compression import huffman
 from compression.entropy import CHUNK, decode_chunk, encode_chunk
 from compression.kernel import kernel
 from compression.tables import SENT_WORDS, classify, read_classes
 
 _DIRECT = 8
 _SYMBOLS = 124
+_KNOWN = 4096
 
 
 def _symbol(value: int) -> int:
@@ -23,7 +25,6 @@ def _symbol(value: int) -> int:
     return _DIRECT + 4 * (top - 3) + ((value >> (top - 2)) & 3)
 
 
-_KNOWN = 4096
 _SYMBOL_OF = np.array([_symbol(v) for v in range(_KNOWN)], np.uint8)
 _EXTRA = np.array([0 if s < _DIRECT else (s - _DIRECT) // 4 + 1 for s in range(256)], np.uint32)
 _FIRST = np.array([s if s < _DIRECT else (4 + (s & 3)) << min((s - _DIRECT) // 4 + 1, 29) for s in range(256)], np.int64)
@@ -42,37 +43,49 @@ def _magnitude(value):  # type: ignore[no-untyped-def]
 
 @kernel
 def encode_references(values, n, symbols, pushes, slots, scratch, words, at):  # type: ignore[no-untyped-def]
-    """Write uint32 [n]; returns where the next word begins, or -1 if `words` is full.
+    """Write uint32 [n >= 1] with rANS; returns where the next word begins, or -1 if `words` is full.
 
-    Layout: the table; one word a chunk of 8192 values: words of its symbols, words of its other bits << 16; the chunks.
+    Layout: the table; one uint16 a chunk of 8192 symbols, its words, filled up to whole words; the chunks; low bits.
 
     Args:
-        symbols: uint8 [n]; pushes: uint32 [1, 256, 4]; slots: uint32 [1, 1024]; scratch: uint16: working memory.
+        symbols: uint8 [n]; pushes: uint32 [1, 256, 4]; slots: uint32 [1, 2048]; scratch: uint16: working memory.
     """
-    histogram = np.zeros(_SYMBOLS, np.int64)
+    histogram = np.zeros(256, np.int64)
     for i in range(np.uintp(n)):
         symbol = _magnitude(values[i])
         symbols[i] = symbol
         histogram[symbol] += 1
     chunks = (n + CHUNK - 1) // CHUNK
-    if at + SENT_WORDS + chunks > words.size:
+    if at + SENT_WORDS + (chunks + 1) // 2 > words.size:
         return -1
     directory = classify(histogram, words, at)
     read_classes(words, at, directory, pushes[0], slots[0])
-    at = directory + chunks
+    at = directory + (chunks + 1) // 2
+    entries = words[directory:at].view(np.uint16)
+    entries[entries.size - 1] = 0
     choice = np.zeros(1, np.uint8)
     for chunk in range(chunks):
         start = chunk * CHUNK
-        count = min(CHUNK, n - start)
-        middle = encode_chunk(symbols[start:], 0, 1, count, choice, pushes, scratch, words, at)
-        if middle < 0:
-            return -1
-        end = _write_extra(values[start:], symbols[start:], count, words, middle)
+        end = encode_chunk(symbols[start:], 0, 1, min(CHUNK, n - start), choice, pushes, scratch, words, at)
         if end < 0:
             return -1
-        words[directory + chunk] = np.uint32(middle - at) | np.uint32((end - middle) << 16)
+        entries[chunk] = end - at
         at = end
-    return at
+    return _write_extra(values, symbols, n, words, at)
+
+
+@kernel
+def encode_references_huffman(values, n, symbols, words, at):  # type: ignore[no-untyped-def]
+    """As `encode_references`, with Huffman codes. Layout: words of the symbols, the symbols, low bits."""
+    for i in range(np.uintp(n)):
+        symbols[i] = _magnitude(values[i])
+    if at >= words.size:
+        return -1
+    used = huffman.encode(symbols[:n], words[at + 1 :])
+    if used < 0:
+        return -1
+    words[at] = used
+    return _write_extra(values, symbols, n, words, at + 1 + used)
 
 
 @kernel
@@ -102,23 +115,30 @@ def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values
     """Read uint32 [n] from `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays."""
     chunks = (n + CHUNK - 1) // CHUNK
     directory = read_classes(words, at, end, pushes[0], slots[0])
-    if directory < 0 or directory + chunks > end:
+    if directory < 0 or directory + (chunks + 1) // 2 > end:
         return False
-    at = directory + chunks
+    at = directory + (chunks + 1) // 2
+    entries = words[directory:at].view(np.uint16)
     choice = np.zeros(1, np.uint8)
     for chunk in range(chunks):
         start = chunk * CHUNK
+        stop = at + np.int64(entries[chunk])
         count = min(CHUNK, n - start)
-        middle = at + np.int64(words[directory + chunk] & np.uint32(0xFFFF))
-        stop = middle + np.int64(words[directory + chunk] >> np.uint32(16))
-        if stop > end:
-            return False
-        if not decode_chunk(words, at, middle, 1, count, choice, slots, scratch, symbols[start:], 0):
-            return False
-        if not _read_extra(words, middle, stop, symbols[start:], count, values[start:]):
+        if stop > end or not decode_chunk(words, at, stop, 1, count, choice, slots, scratch, symbols[start:], 0):
             return False
         at = stop
-    return at == end
+    return _read_extra(words, at, end, symbols, n, values)
+
+
+@kernel
+def decode_references_huffman(words, at, end, n, symbols, values):  # type: ignore[no-untyped-def]
+    """As `decode_references`, with Huffman codes."""
+    if at >= end:
+        return False
+    middle = at + 1 + np.int64(words[at])
+    if middle > end or huffman.decode(words[at + 1 : middle], n, symbols) != 0:
+        return False
+    return _read_extra(words, middle, end, symbols, n, values)
 
 
 @kernel

@@ -6,7 +6,8 @@ import numpy as np
 
 from compression.entropy import CHUNK, CHUNK_WORDS
 from compression.predict import MOST_PIVOTS, SAMPLE, WIDEST
-from compression.rows import Work, block_rows, is_flat
+from compression.rows import Work, block_rows, is_flat, tile_lead
+from compression.tables import family
 
 
 def workspace(rows: int, columns: int, *, decode: bool) -> Work:
@@ -21,11 +22,13 @@ def workspace(rows: int, columns: int, *, decode: bool) -> Work:
     values = rows * columns
     encode = not decode
     keyed = 0 if flat else rows
-    tile = min(block_rows(columns), rows) + 32
+    tile = tile_lead(max(min(block_rows(columns), rows), SAMPLE))
+    stride = columns if columns == 1 else (columns + 7) // 8 * 8
     power = 64
     while power < 2 * keyed:
         power *= 2
     exceptions = values // 8 + 64 if encode else 0
+    tables = family()
     return Work(
         codes=np.empty(encode * (rows * 2 + 8 if flat else rows * ((2 * columns + 7) // 8)) , np.uint64),
         hashes=np.empty(encode * keyed, np.uint64),
@@ -33,10 +36,10 @@ def workspace(rows: int, columns: int, *, decode: bool) -> Work:
         twins=np.empty(encode * keyed, np.int32),
         references=np.empty(keyed, np.uint32),
         firsts=np.empty(encode * keyed, np.int32),
-        symbols=np.empty(max(tile * columns, keyed, SAMPLE), np.uint8),
-        tile=np.empty(max(tile, SAMPLE) * columns, np.int16),
-        left=np.empty(max(tile, SAMPLE) * columns, np.uint16),
-        predicted=np.empty(max(tile, SAMPLE), np.int32),
+        symbols=np.empty(max(tile * columns, keyed), np.uint8),
+        tile=np.empty(tile * stride // 4 + 8, np.uint64),
+        left=np.empty(tile * columns // 4 + 8, np.uint64),
+        predicted=np.empty(tile, np.int32),
         escapes=np.empty(exceptions, np.uint16),
         patch_at=np.empty(exceptions // 2, np.uint32),
         patch_bits=np.empty(exceptions // 2, np.uint32),
@@ -45,6 +48,15 @@ def workspace(rows: int, columns: int, *, decode: bool) -> Work:
         choice=np.empty(columns, np.uint8),
         stream=np.empty(CHUNK + 2 * CHUNK_WORDS, np.uint16),
         pushes=np.empty((1, 256, 4), np.uint32),
-        slots=np.empty((1, 1024), np.uint32),
-        distinct=np.empty(decode * values, np.float32),
+        slots=np.empty((1, 2048), np.uint32),
+        distinct=np.empty(decode * ((rows + 7) * stride // 4 + 8), np.uint64),
+        counts=np.empty(columns, np.int64),
+        family_pushes=tables.pushes,
+        family_slots=tables.slots,
+        known=tables.known,
+        codes_of=tables.codes,
+        decoding=tables.decoding,
+        costs=tables.costs,
+        means=tables.means,
+        paired=tables.paired,
     )
