@@ -7,6 +7,7 @@ One process trains on the global batch; what it captures is what an owner of all
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,9 +53,10 @@ def capture_batches(folder: Path, quick: bool, progress: Progress | None = None)
     files = {name: folder / f"{name}.npz" for name in (*(QUICK_STAGES if quick else STAGES), IDS)}
     if all(file.exists() for file in files.values()):
         return files
-    # In a process of its own, which takes its warnings and threads with it.
+    # In a process of its own, which takes its warnings with it; on one thread, for the same batches on any machine.
     command = [sys.executable, "-m", "benchmarks.codec.trained", str(folder), *(["--quick"] if quick else [])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
         last = ""
         assert process.stdout is not None
         for line in process.stdout:
