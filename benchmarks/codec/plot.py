@@ -33,8 +33,9 @@ def plot(total: list[dict[str, Any]], file: Path) -> None:
     axes[0].set_ylabel("compression ratio")
     handles, labels = axes[0].get_legend_handles_labels()
     legend = figure.legend(handles, labels, loc="lower center", ncols=5, fontsize=9, frameon=False)
-    for handle in legend.legend_handles:
-        handle.set_sizes([60])
+    marks: Any = legend.legend_handles
+    for mark in marks:
+        mark.set_sizes([60])
     bounds = ", ".join(f"{b:.0%}" for b in sorted({r["bound"] for r in total}))
     figure.suptitle(f"Dumps and trained rows, bounds of {bounds} of range, small to large marks", fontsize=11)
     figure.tight_layout(rect=(0, 0.11, 1, 1))
