@@ -5,16 +5,17 @@ lists; words of the payload; a body; the checksum (`checksum.py`) of all words b
 
 The mode of one array, in four bits, says how its ids became values of 32 bits and how these are coded:
 
-- bits 0 and 1, coder: 0: the ids as words of 64 bits; 1: of 32 bits, signed; 2: values bit-packed (`bitpack`), a width of
-  one byte for each 1024 of them, zeros up to a whole word, then the words; 3: values as `references` codes them.
-- bit 2, ascending: the first value is the first id minus the base, each other value a gap: id - id before - 1. Else each
-  value is the id minus the base.
+- bits 0 and 1, coder: 0: the ids as words of 64 bits; 1: of 32 bits, signed; 2: values bit-packed (`bitpack`), a width
+  of one byte for each 1024 of them, zeros up to a whole word, then the words; 3: values as `references` codes them.
+- bit 2, ascending: the first value is the first id minus the base, each other value a gap: id - id before - 1. Else
+  each value is the id minus the base.
 - bit 3: the body begins with the base, 64 bits. Else the base is 0.
 
-Mode 16 is of lists. Its body: two values for each list, first all counts, then all tags, bit-packed as above; the bases;
-the ids of coders 0 and 1; a directory, one word for each group that has values: 2 * words of the group + (1 if it is coded
-as coder 3); the groups. A tag is a mode | group << 4, where coder 2 means that the list's values are in that group, behind
-those of the lists before. So lists that have gaps of like size share a table. All in the order of lists and groups.
+Mode 16 is of lists. Its body: two values for each list, first all counts, then all tags, bit-packed as above; the
+bases; the ids of coders 0 and 1; a directory, one word for each group that has values: 2 * words of the group + (1 if
+it is coded as coder 3); the groups. A tag is a mode | group << 4, where coder 2 means that the list's values are in
+that group, behind those of the lists before. So lists that have gaps of like size share a table. All in the order of
+lists and groups.
 """
 
 from __future__ import annotations
@@ -215,13 +216,13 @@ def _bits(value):  # type: ignore[no-untyped-def]
 def _survey(ids):  # type: ignore[no-untyped-def]
     """(strictly ascending, lowest, highest, OR of the gaps if ascending), of at least one id."""
     low, high = np.int64(ids[0]), np.int64(ids[0])
-    gaps, ascending = np.uint64(0), True
+    gaps, falls = np.uint64(0), np.uint64(0)
     for i in range(np.uintp(1), np.uintp(ids.size)):
         before, here = np.int64(ids[i - np.uintp(1)]), np.int64(ids[i])
         low, high = min(low, here), max(high, here)
-        ascending &= here > before
+        falls |= np.uint64(here <= before)
         gaps |= np.uint64(here) - np.uint64(before) - np.uint64(1)
-    return ascending, low, high, gaps
+    return falls == 0, low, high, gaps
 
 
 @kernel
@@ -401,7 +402,7 @@ def _encode_one(ids, fast, words, start):  # type: ignore[no-untyped-def]
 def _decode_one(words, at, end, mode, ids):  # type: ignore[no-untyped-def]
     """Decode the body `words[at:end]`; returns 0 or what is wrong."""
     n, coder, base = np.int64(ids.size), mode & _CODER, np.int64(0)
-    if mode == _WIDE or mode == _NARROW:
+    if mode in (_WIDE, _NARROW):
         if end - at != n * (2 if mode == _WIDE else 1):
             return _COUNT
         _read_as_they_are(words, at, mode == _WIDE, ids)
@@ -436,7 +437,7 @@ def _plan_lists(ids, counts, plain, listed, bases):  # type: ignore[no-untyped-d
         plain: all ids as they are.
     """
     totals = np.zeros(_GROUPS, np.int64)
-    lists, end = counts.size, 0
+    lists, end = counts.size, np.int64(0)
     for i in range(lists):
         begin, end = end, end + counts[i]
         mode, base, group = _plan(ids[begin:end])
@@ -461,7 +462,8 @@ def _encode_lists(ids, counts, fast, plain, words, at):  # type: ignore[no-untyp
     for i in range(lists):
         if listed[lists + i] & np.uint32(_BASED):
             at = _put_base(bases[i], words, at)
-    values, places, end = np.empty(totals.sum(), np.uint32), totals.cumsum() - totals, 0
+    values, places = np.empty(totals.sum(), np.uint32), totals.cumsum() - totals
+    end = np.int64(0)
     for i in range(lists):
         n, tag = counts[i], np.int64(listed[lists + i])
         begin, end = end, end + n
@@ -506,7 +508,7 @@ def _measure_lists(counts, tags, words, at, end, groups):  # type: ignore[no-unt
         0 or what is wrong, where the ids that are as they are begin, where the directory begins.
     """
     groups[:] = 0
-    bases, plain = np.int64(0), np.int64(0)
+    bases, plain = 0, np.int64(0)
     for i in range(counts.size):
         n, tag = np.int64(counts[i]), np.int64(tags[i])
         coder, group = tag & _CODER, tag >> 4
@@ -514,23 +516,22 @@ def _measure_lists(counts, tags, words, at, end, groups):  # type: ignore[no-unt
             return _LISTED, at, at
         if coder == _PACKED:
             groups[group, 0] += n
-            bases += tag & _BASED != 0
+            bases += 1 if tag & _BASED else 0
         else:
             plain += n * (2 if coder == _WIDE else 1)
     plain_at = at + 2 * bases
     directory = plain_at + plain
     if directory > end:
         return _COUNT, at, at
-    at = directory + np.count_nonzero(groups[:, 0])
     entry = directory
+    at = directory + np.count_nonzero(groups[:, 0])
     if at > end:
         return _DIRECTORY, at, at
-    for group in range(_GROUPS):
-        n = groups[group, 0]
-        if n:
-            groups[group, 1] = words[entry]
-            size, coded = groups[group, 1] // 2, groups[group, 1] % 2
-            if n > size * (CHUNK if coded else 4 * bitpack.BLOCK):
+    for part in groups:
+        if part[0]:
+            part[1] = words[entry]
+            size, coded = part[1] // 2, part[1] % 2
+            if part[0] > size * (CHUNK if coded else 4 * bitpack.BLOCK):
                 return _COUNT, at, at
             entry += 1
             at += size
@@ -543,14 +544,13 @@ def _decode_lists(counts, tags, words, base_at, groups, plain_at, directory, ids
     values, places = np.empty(groups[:, 0].sum(), np.uint32), groups[:, 0].cumsum() - groups[:, 0]
     at = directory + np.count_nonzero(groups[:, 0])
     for group in range(_GROUPS):
-        n, begin = groups[group, 0], places[group]
+        n, entry, begin = groups[group, 0], groups[group, 1], places[group]
         if n:
-            stop = at + groups[group, 1] // 2
-            coder = _CODED if groups[group, 1] % 2 else _PACKED
+            stop, coder = at + entry // 2, _CODED if entry % 2 else _PACKED
             if not _read_values(words, at, stop, coder, n, values[begin : begin + n]):
                 return _VALUES
             at = stop
-    end, good = 0, True
+    end, good = np.int64(0), True
     for i in range(counts.size):
         n, tag = np.int64(counts[i]), np.int64(tags[i])
         begin, end = end, end + n

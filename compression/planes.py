@@ -89,12 +89,12 @@ def planes_work(rows: int, row_bytes: int, *, decode: bool) -> PlanesWork:
 @kernel
 def is_compared(rows, row_bytes):  # type: ignore[no-untyped-def]
     """Whether equal rows are looked for."""
-    return rows >= 8 and 8 <= row_bytes and row_bytes <= 65536
+    return rows >= 8 and 8 <= row_bytes <= 65536
 
 
 @kernel
 def entropy_bits(histogram, n):  # type: ignore[no-untyped-def]
-    """Bits that n symbols take, from int64 counts that add up to n. In integers, so that every machine decides alike."""
+    """Bits that n symbols take, from int64 counts that add up to n. In integers: every machine decides alike."""
     whole = _log2(n)
     total = np.int64(0)
     for count in histogram:
