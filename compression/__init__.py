@@ -1,1 +1,20 @@
-"""Error-bounded compression of embedding rows and gradients (arrives with the codec)."""
+"""Error-bounded compression of embedding rows, gradients and ids: docs/codec.md.
+
+It stands alone: it needs NumPy and numba, and takes torch tensors where torch is there.
+"""
+
+from compression.codec import Bound, Codec, Relative, inspect
+from compression.errors import CorruptPayloadError
+from compression.ids import decode_id_lists, decode_ids, encode_id_lists, encode_ids
+
+__all__ = [
+    "Bound",
+    "Codec",
+    "CorruptPayloadError",
+    "Relative",
+    "decode_id_lists",
+    "decode_ids",
+    "encode_id_lists",
+    "encode_ids",
+    "inspect",
+]

@@ -60,6 +60,6 @@ kernel = kernels(
     "compression",
     Path(__file__).parent,
     ("kernel", "bitpack", "checksum", "entropy", "huffman", "ids", "message", "planes", "predict", "quantize", "references",
-     "rows", "symbols", "tables", "transpose", "vector_lz"),
+     "rows", "symbols", "tables", "transpose", "vector_lz", "wire"),
 )  # fmt: skip
 """Compiles the functions of this package."""

@@ -1,1 +1,146 @@
+"""All sections of a message in one compiled call: for small tables, a call from Python costs as much as the work."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray, types
+from numba.extending import intrinsic
+
+from compression import bitpack, rows
+from compression.kernel import kernel
+from compression.wire import BITPACK, HUFFMAN, RANS, RAW
+
+VALUES, BITS, BYTES, SIZE, ROWS, COLUMNS, CHAIN, STOP = range(8)
+"""Columns of a plan for encoding, int64: addresses of the float32 values, of what a patch sends (uint32) and of the raw
+bytes, their number, the shape, the chain to try and then the one taken, and, out, the word where the section ends."""
+TARGET, START, END, ERROR = 0, 1, 2, 3
+"""Columns of a plan for decoding besides SIZE, ROWS, COLUMNS and CHAIN: the address of the output, the words of the
+section, and, out, 0 or what is wrong."""
+WIDTH = 8
+SLACK = 4096
+"""Words behind the largest payload that encoders may write to."""
+
+PACKED, PATCHES = 11, 5
+ERRORS = {**rows.FIELDS, PACKED: "packed words"}
+"""What `decode_sections` can find wrong."""
+
+
+@intrinsic
+def _pointer(typingctx: Any, address: Any) -> Any:
+    """An address as a pointer, for `carray`."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(address), generate
+
+
+@kernel
+def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-def]
+    """Encode the sections of a plan one after the other and return where the last one ends.
+
+    Args:
+        plan: int64 [sections, WIDTH]; grids: float32 [sections, 3], see `quantize.grid`.
+        words: uint32, with room for all sections raw, and SLACK.
+    """
+    for s in range(plan.shape[0]):
+        size, n = plan[s, SIZE], plan[s, ROWS] * plan[s, COLUMNS]
+        x = carray(_pointer(plan[s, VALUES]), n, np.float32)
+        bits = carray(_pointer(plan[s, BITS]), n, np.uint32)
+        raw = (size + 3) // 4
+        chain = plan[s, CHAIN]
+        end = np.int64(-1)
+        if chain == HUFFMAN or chain == RANS:
+            step, inverse, limit = grids[s, 0], grids[s, 1], grids[s, 2]
+            end = rows.encode_rows(x, bits, plan[s, ROWS], plan[s, COLUMNS], step, inverse, limit, chain, work, words, at)
+            if end < 0 or end - at >= raw:
+                chain = BITPACK
+        if chain == BITPACK:
+            end = _encode_packed(x, bits, grids[s], work, words, at)
+        if end < 0 or end - at >= raw:
+            chain, end = RAW, at + raw
+            words[end - 1 : end] = 0
+            words[at:end].view(np.uint8)[:size] = carray(_pointer(plan[s, BYTES]), size, np.uint8)
+        plan[s, CHAIN], plan[s, STOP] = chain, end
+        at = end
+    return at
+
+
+@kernel
+def _encode_packed(x, bits, grid, work, words, at):  # type: ignore[no-untyped-def]
+    """Section: words of the packed codes, patches, widths, packed codes, patches' indices, patches' bits."""
+    start = at + 2 + (bitpack.blocks(x.size) + 3) // 4
+    words[start - 1] = 0
+    widths = words[at + 2 : start].view(np.uint8)
+    step, inverse, limit = grid[0], grid[1], grid[2]
+    last = bitpack.blocks(x.size)
+    used, patches = bitpack.quantize_pack(
+        x, inverse, step, limit, 0, last, words[start:], widths, work.patch_at, work.patch_bits
+    )
+    if used < 0 or patches > work.patch_at.size or start + used + 2 * patches > words.size:
+        return -1
+    words[at], words[at + 1] = used, patches
+    at = start + used
+    words[at : at + patches] = work.patch_at[:patches]
+    for i in range(patches):
+        words[at + patches + i] = bits[work.patch_at[i]]
+    return at + 2 * patches
+
+
+@kernel
+def decode_sections(plan, steps, work, words):  # type: ignore[no-untyped-def]
+    """Decode the sections of a plan; returns the first one that is wrong, or -1.
+
+    Args:
+        plan: int64 [sections, WIDTH]; steps: float32 [sections]; words: uint32, the payload.
+    """
+    for s in range(plan.shape[0]):
+        n, at, end = plan[s, ROWS] * plan[s, COLUMNS], plan[s, START], plan[s, END]
+        if plan[s, CHAIN] == RAW:
+            size = plan[s, SIZE]
+            carray(_pointer(plan[s, TARGET]), size, np.uint8)[:] = words[at:end].view(np.uint8)[:size]
+            continue
+        out = carray(_pointer(plan[s, TARGET]), n, np.float32)
+        if plan[s, CHAIN] == BITPACK:
+            error = _decode_packed(words, at, end, steps[s], out)
+        else:
+            error = rows.decode_rows(
+                words, at, end, plan[s, ROWS], plan[s, COLUMNS], steps[s], plan[s, CHAIN], work, out
+            )
+        if error:
+            plan[s, ERROR] = error
+            return s
+        if not _patch(words, end, np.int64(words[at + 1]), out.view(np.uint32)):
+            plan[s, ERROR] = PATCHES
+            return s
+    return -1
+
+
+@kernel
+def _decode_packed(words, at, end, step, out):  # type: ignore[no-untyped-def]
+    start = at + 2 + (bitpack.blocks(out.size) + 3) // 4
+    if start > end:
+        return PACKED
+    used, patches = np.int64(words[at]), np.int64(words[at + 1])
+    if patches > out.size or start + used + 2 * patches != end:
+        return PACKED
+    widths = words[at + 2 : start].view(np.uint8)[: bitpack.blocks(out.size)]
+    packed = words[start : start + used]
+    if bitpack.packed_words(widths, out.size) != used:
+        return PACKED
+    bitpack.unpack_dequantize(packed, widths, 0, widths.size, 0, step, out)
+    return 0
+
+
+@kernel
+def _patch(words, end, patches, out):  # type: ignore[no-untyped-def]
+    """Put in what no code holds; False if an index is wrong."""
+    for i in range(patches):
+        at = words[end - 2 * patches + i]
+        if at >= out.size:
+            return False
+        out[at] = words[end - patches + i]
+    return True

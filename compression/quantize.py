@@ -21,19 +21,22 @@ _MINUS_ZERO = np.uint32(0x80000000)
 _RUN = np.uintp(1024)
 
 
-def grid(bound: float) -> tuple[np.float32, np.float32, np.float32]:
-    """Step, its inverse, and the largest float32 error that is surely within the bound.
+def wire_bound(bound: float) -> np.float32:
+    """The largest float32 at most the bound: what a payload carries, and what both sides derive the step from."""
+    bound = min(bound, LARGEST)
+    nearest = np.float32(bound)
+    return nearest if float(nearest) <= bound else np.nextafter(nearest, np.float32(0))
+
+
+def grid(bound: np.float32, stochastic: bool = False) -> tuple[np.float32, np.float32, np.float32]:
+    """Step, its inverse, and the largest float32 error that is surely within a bound of `wire_bound`.
 
     The step is a hair less than twice the bound, so that rounding in float32 does not push values near the middle of two
     codes over it. An error computed in float32 and at most `limit`, two floats below the bound, is below the bound in
     exact arithmetic too, since rounding to float32 is monotone.
     """
-    bound = min(bound, LARGEST)
-    step = np.float32(2 * bound * (1 - 2.0**-14))
-    limit = np.float32(bound)
-    if float(limit) > bound:
-        limit = np.nextafter(limit, np.float32(0))
-    return step, np.float32(1) / step, np.nextafter(limit, np.float32(0))
+    step = np.float32((1 if stochastic else 2) * float(bound) * (1 - 2.0**-14))
+    return step, np.float32(1) / step, np.nextafter(bound, np.float32(0))
 
 
 def check_bound(bound: float) -> float:
@@ -45,6 +48,27 @@ def check_bound(bound: float) -> float:
     if isinstance(bound, (str, bytes, bool)) or not math.isfinite(number := float(bound)) or number < 0:
         raise ValueError(f"an error bound is a finite number >= 0, not {bound!r}")
     return number
+
+
+@kernel
+def dither(x, inverse, step, limit, seed, out):  # type: ignore[no-untyped-def]
+    """Round float32 [n] to neighbouring codes at random, so that the expected value is x, and write the codes' values.
+
+    A value that its code does not hold is left as it is. The random number of value i depends on (seed, i) alone.
+
+    Args:
+        seed: uint64.
+        out: float32 [n].
+    """
+    bits = x.view(np.uint32)
+    for i in range(np.uintp(x.size)):
+        # splitmix64 (G. L. Steele and others, "Fast splittable pseudorandom number generators")
+        z = seed + (np.uint64(i) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        uniform = np.float32((z ^ (z >> np.uint64(31))) >> np.uint64(40)) * np.float32(2.0**-24)
+        rounded = np.float32(np.floor(np.float32(x[i] * inverse) + uniform)) * step
+        out[i] = rounded if abs(x[i] - rounded) <= limit and bits[i] != _MINUS_ZERO else x[i]
 
 
 @kernel

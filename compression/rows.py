@@ -23,9 +23,8 @@ from compression.references import (
 )
 from compression.symbols import from_symbols, place_escapes, symbol_count, to_symbols
 from compression.transpose import gather_turned, scatter_turned
+from compression.wire import HUFFMAN
 
-HUFFMAN, RANS = 3, 4
-"""Coders, by the number of their chain."""
 HEADER = 4
 """Words of a section before its model: distinct rows, patches, escapes, words of the references."""
 TILE = 1 << 18

@@ -1,6 +1,9 @@
-"""Working memory of the codec, made once for the largest table and used again."""
+"""Working memory of the codec, made for the largest section and used again."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -9,54 +12,109 @@ from compression.predict import MOST_PIVOTS, SAMPLE, WIDEST
 from compression.rows import Work, block_rows, is_flat, tile_lead
 from compression.tables import family
 
+_DTYPES = {
+    "codes": np.uint64,
+    "hashes": np.uint64,
+    "table": np.int32,
+    "twins": np.int32,
+    "references": np.uint32,
+    "firsts": np.int32,
+    "symbols": np.uint8,
+    "tile": np.uint64,
+    "left": np.uint64,
+    "predicted": np.int32,
+    "escapes": np.uint16,
+    "patch_at": np.uint32,
+    "patch_bits": np.uint32,
+    "choice": np.uint8,
+    "distinct": np.uint64,
+    "counts": np.int64,
+}
 
-def workspace(rows: int, columns: int, *, decode: bool) -> Work:
-    """Arrays large enough for a table of this shape.
+
+class Workspace:
+    """Grows to what the largest section so far takes.
 
     Args:
-        decode: for decoding, else for encoding; an array that is not needed is small.
+        decode: for decoding, else for encoding; an array that is not needed is empty.
     """
-    flat = is_flat(rows, columns)
-    if flat:
-        rows, columns = rows * columns, 1
-    values = rows * columns
+
+    def __init__(self, *, decode: bool) -> None:
+        self._decode = decode
+        self._sizes: dict[str, int] = {}
+        self._columns = 0
+        self._shapes: set[tuple[int, int]] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, without the tables that all share."""
+        return sum(getattr(self.arrays, name).nbytes for name in _DTYPES) if self._sizes else 0
+
+    def of(self, shapes: Iterable[tuple[int, int]]) -> Work:
+        """Arrays large enough for sections of these (rows, columns), each at least 1."""
+        new = set(shapes) - self._shapes
+        if new or not self._sizes:
+            for rows, columns in new:
+                self._grow(rows, columns)
+            self._grow(1, 1)
+            self._shapes |= new
+            self.arrays = self._make()
+        return self.arrays
+
+    def _grow(self, rows: int, columns: int) -> None:
+        if is_flat(rows, columns):
+            rows, columns = rows * columns, 1
+        for name, size in _sizes(rows, columns, self._decode).items():
+            self._sizes[name] = max(self._sizes.get(name, 0), size)
+        self._columns = max(self._columns, columns)
+
+    def _make(self) -> Work:
+        arrays: dict[str, Any] = {name: np.empty(self._sizes[name], dtype) for name, dtype in _DTYPES.items()}
+        square = min(self._columns, WIDEST)
+        tables = family()
+        return Work(
+            **arrays,
+            covariance=np.empty((square, square), np.float64),
+            model=np.empty((MOST_PIVOTS + 2, self._columns + 2 + MOST_PIVOTS), np.int16),
+            stream=np.empty(CHUNK + 2 * CHUNK_WORDS, np.uint16),
+            pushes=np.empty((1, 256, 4), np.uint32),
+            slots=np.empty((1, 2048), np.uint32),
+            family_pushes=tables.pushes,
+            family_slots=tables.slots,
+            known=tables.known,
+            codes_of=tables.codes,
+            decoding=tables.decoding,
+            costs=tables.costs,
+            means=tables.means,
+            paired=tables.paired,
+        )
+
+
+def _sizes(rows: int, columns: int, decode: bool) -> dict[str, int]:
+    """Elements of each array."""
     encode = not decode
-    keyed = 0 if flat else rows
-    tile = tile_lead(max(min(block_rows(columns), rows), SAMPLE))
     stride = columns if columns == 1 else (columns + 7) // 8 * 8
-    power = 64
-    while power < 2 * keyed:
-        power *= 2
-    exceptions = values // 8 + 64 if encode else 0
-    tables = family()
-    return Work(
-        codes=np.empty(encode * (rows * 2 + 8 if flat else rows * ((2 * columns + 7) // 8)) , np.uint64),
-        hashes=np.empty(encode * keyed, np.uint64),
-        table=np.empty(encode * power, np.int32),
-        twins=np.empty(encode * keyed, np.int32),
-        references=np.empty(keyed, np.uint32),
-        firsts=np.empty(encode * keyed, np.int32),
-        symbols=np.empty(max(tile * columns, keyed), np.uint8),
-        tile=np.empty(tile * stride // 4 + 8, np.uint64),
-        left=np.empty(tile * columns // 4 + 8, np.uint64),
-        predicted=np.empty(tile, np.int32),
-        escapes=np.empty(exceptions, np.uint16),
-        patch_at=np.empty(exceptions // 2, np.uint32),
-        patch_bits=np.empty(exceptions // 2, np.uint32),
-        covariance=np.empty((min(columns, WIDEST),) * 2 if encode else (0, 0), np.float64),
-        model=np.empty((MOST_PIVOTS + 2, columns + 2 + MOST_PIVOTS), np.int16),
-        choice=np.empty(columns, np.uint8),
-        stream=np.empty(CHUNK + 2 * CHUNK_WORDS, np.uint16),
-        pushes=np.empty((1, 256, 4), np.uint32),
-        slots=np.empty((1, 2048), np.uint32),
-        distinct=np.empty(decode * ((rows + 7) * stride // 4 + 8), np.uint64),
-        counts=np.empty(columns, np.int64),
-        family_pushes=tables.pushes,
-        family_slots=tables.slots,
-        known=tables.known,
-        codes_of=tables.codes,
-        decoding=tables.decoding,
-        costs=tables.costs,
-        means=tables.means,
-        paired=tables.paired,
-    )
+    keyed = 0 if columns == 1 else rows
+    tile = tile_lead(max(min(block_rows(columns), rows), SAMPLE))
+    table = 64
+    while table < 2 * keyed:
+        table *= 2
+    exceptions = rows * columns // 8 + 64
+    return {
+        "codes": encode * (rows * stride // 4 + 8),
+        "hashes": encode * keyed,
+        "table": encode * table,
+        "twins": encode * keyed,
+        "references": keyed,
+        "firsts": encode * keyed,
+        "symbols": max(tile * columns, keyed),
+        "tile": tile * stride // 4 + 8,
+        "left": tile * columns // 4 + 8,
+        "predicted": tile,
+        "escapes": encode * exceptions,
+        "patch_at": encode * (exceptions // 2),
+        "patch_bits": encode * (exceptions // 2),
+        "choice": columns,
+        "distinct": decode * ((rows + 7) * stride // 4 + 8),
+        "counts": columns,
+    }

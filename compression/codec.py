@@ -1,0 +1,368 @@
+"""Tables to one payload and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compression import message, planes, wire
+from compression.errors import CorruptPayloadError
+from compression.inputs import Output, Source, output, source
+from compression.message import CHAIN, COLUMNS, END, ERROR, ROWS, SIZE, SLACK, START, STOP, TARGET, WIDTH
+from compression.quantize import SMALLEST, check_bound, grid, wire_bound
+from compression.select import Selector
+from compression.wire import BITPACK, CHAINS, HEADER, LOSSLESS, RAW, Section
+from compression.workspace import Workspace
+
+THREAD_BYTES = 1 << 20
+"""A message of fewer raw bytes a thread is not worth waking the thread for."""
+
+
+class Relative(NamedTuple):
+    """A bound as a share of the range (largest minus smallest finite value) of the table that is encoded.
+
+    >>> Relative(0.03)
+    Relative(share=0.03)
+    """
+
+    share: float
+
+
+Bound = float | Relative
+
+
+class _Part(NamedTuple):
+    """What becomes a section: some rows of a table."""
+
+    source: Source
+    first: int
+    last: int
+    chain: int
+    bound: float
+
+
+class Codec:
+    """Encodes tables of one message, each under its own error bound, and decodes them.
+
+    Every finite float32 x comes back as y with |x - y| <= bound, judged in float64; NaN, infinities and -0.0 come back
+    bit for bit; a bound of 0 means bit for bit. A payload has at most the raw bytes and a header of 20 bytes and 20
+    bytes a table (and 20 more for every 8 MiB of a table).
+
+    Buffers are kept from call to call, so a codec belongs to one thread of the caller at a time.
+
+    Args:
+        threads: threads that share the work of a large message. The payload does not depend on them.
+        link: bytes per second of the link that payloads go over; what "auto" decides by.
+
+    >>> import numpy as np
+    >>> rows = np.repeat(np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16), 256, axis=0)
+    >>> codec = Codec()
+    >>> payload = codec.encode([rows], bounds=0.01)
+    >>> out = np.empty_like(rows)
+    >>> codec.decode(payload, [out])
+    >>> bool(np.abs(out - rows).max() <= 0.01), payload.nbytes < rows.nbytes / 50
+    (True, True)
+    """
+
+    def __init__(self, threads: int = 1, link: float = 125e6) -> None:
+        if threads < 1 or not link > 0:
+            raise ValueError(f"threads and link are positive, not {threads} and {link}")
+        self.threads = threads
+        self.selector = Selector(link)
+        self._encoders = [Workspace(decode=False) for _ in range(threads)]
+        self._decoders = [Workspace(decode=True) for _ in range(threads)]
+        self._words = np.empty(0, np.uint32)
+        self._pool = ThreadPoolExecutor(threads - 1, "codec") if threads > 1 else None
+
+    def encode(
+        self,
+        tables: Sequence[Any],
+        bounds: Bound | Sequence[Bound] = 0.0,
+        chain: str = "auto",
+        *,
+        stochastic: int | None = None,
+    ) -> NDArray[np.uint8]:
+        """Encode tables into one payload.
+
+        Args:
+            tables: [rows, columns] each, arrays or CPU tensors. Only float32, float16 and bfloat16 can be lossy.
+            bounds: absolute, or `Relative`; one for all tables or one for each.
+            chain: "auto", or one of `wire.CHAINS` for all tables. Where it does not make a table smaller, a simpler one
+                is taken; a bound of 0 takes "lossless".
+            stochastic: a seed for rounding at random to one of the two neighbouring codes so that the expected value is
+                the true one (for gradients); costs a bit a value. None = to the nearest.
+
+        Returns:
+            uint8 [bytes], a view of the codec's buffer: valid until the next call of `encode`.
+
+        Raises:
+            ValueError: a bound or chain is none; a table is not a matrix.
+            TypeError: a dtype or device that cannot be encoded.
+        """
+        if chain != "auto" and chain not in CHAINS:
+            raise ValueError(f"no chain {chain!r}: auto, {', '.join(CHAINS)}")
+        each = list(bounds) if isinstance(bounds, Sequence) and not isinstance(bounds, Relative) else [bounds] * len(tables)
+        if len(each) != len(tables):
+            raise ValueError(f"{len(each)} bounds for {len(tables)} tables")
+        parts: list[_Part] = []
+        for i, (table, bound) in enumerate(zip(tables, each, strict=True)):
+            one = source(table)
+            absolute = _absolute(bound, one)
+            if stochastic is not None and one.dtype <= wire.BFLOAT16 and absolute >= SMALLEST:
+                one = one.dithered(grid(wire_bound(absolute), True), stochastic + i)
+            number = self._chain(chain, one, absolute, i)
+            parts += [_Part(one, a, b, number, absolute) for a, b in wire.parts(one.rows, one.row_bytes)]
+        return self._encode(parts, stochastic is not None)
+
+    def decode(self, payload: Any, outs: Sequence[Any]) -> None:
+        """Decode a payload into given arrays or tensors.
+
+        Args:
+            payload: bytes, an array or a CPU tensor of them.
+            outs: one for each table, of its shape and dtype; non-contiguous ones are filled by a copy.
+
+        Raises:
+            CorruptPayloadError: the payload is truncated, changed or foreign, or holds other shapes or dtypes. What was
+                written to `outs` then has no meaning.
+        """
+        words = wire.as_words(payload)
+        targets = [output(out) for out in outs]
+        jobs = _assign(wire.read_frame(words), targets)
+        self._each(lambda work, some: _decode_run(work, some, words), self._decoders, jobs, lambda j: j[0].rows * j[0].columns)
+        for target in targets:
+            target.finish()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool:
+            self._pool.shutdown()
+
+    def _chain(self, chain: str, one: Source, bound: float, table: int) -> int:
+        if not one.size:
+            return RAW
+        if bound < SMALLEST or one.dtype > wire.BFLOAT16:
+            return RAW if chain == "raw" else LOSSLESS
+        return self.selector.choose(table, one, bound) if chain == "auto" else CHAINS[chain]
+
+    def _encode(self, parts: list[_Part], stochastic: bool) -> NDArray[np.uint8]:
+        head = HEADER + wire.DESCRIPTOR * len(parts)
+        starts = [head]
+        for part in parts:
+            size = (part.last - part.first) * part.source.row_bytes
+            starts.append(starts[-1] + (size + 3) // 4)
+        if self._words.size < starts[-1] + SLACK:
+            self._words = np.empty(starts[-1] + SLACK, np.uint32)
+        words = self._words
+        jobs = list(zip(parts, starts[:-1], strict=True))
+        runs = self._each(
+            lambda work, some: _encode_run(work, [part for part, _ in some], words, some[0][1], stochastic),
+            self._encoders, jobs, lambda job: (job[0].last - job[0].first) * job[0].source.row_bytes,
+        )  # fmt: skip
+        at, sections = head, []
+        for run in runs:
+            start = run[0].start
+            stop = run[-1].stop
+            if start != at:
+                words[at : at + stop - start] = words[start:stop].copy()
+            sections += [s._replace(start=s.start - start + at, stop=s.stop - start + at) for s in run]
+            at += stop - start
+        payload = words[:at]
+        wire.write_frame(payload, sections)
+        return payload.view(np.uint8)
+
+    def _each(
+        self, do: Callable[[Workspace, list[Any]], Any], works: list[Workspace], jobs: list[Any], size: Callable[[Any], int]
+    ) -> list[Any]:
+        """Do consecutive jobs of about equal size on each thread; what they returned, in order."""
+        if not jobs:
+            return []
+        total = sum(size(job) for job in jobs)
+        count = max(min(self.threads, len(jobs), total // THREAD_BYTES), 1)
+        if self._pool is None or count == 1:
+            return [do(works[0], jobs)]
+        groups: list[list[Any]] = [[] for _ in range(count)]
+        seen = 0
+        for job in jobs:
+            groups[min(seen * count // total, count - 1)].append(job)
+            seen += size(job)
+        groups = [group for group in groups if group]
+        others = [self._pool.submit(do, work, group) for work, group in zip(works[1:], groups[1:], strict=False)]
+        first = do(works[0], groups[0])
+        return [first, *(other.result() for other in others)]
+
+
+def inspect(payload: Any) -> list[dict[str, Any]]:
+    """What a payload says of its sections: chain, dtype, rows, columns, bound and bytes.
+
+    >>> inspect(Codec().encode([[[1.5]]], 0.0))
+    [{'chain': 'raw', 'dtype': 'float64', 'rows': 1, 'columns': 1, 'bound': 0.0, 'bytes': 8}]
+
+    Raises:
+        CorruptPayloadError: it is not a payload.
+    """
+    names = {number: name for name, number in CHAINS.items()}
+    return [
+        {
+            "chain": names[s.chain],
+            "dtype": wire.DTYPES[s.dtype],
+            "rows": s.rows,
+            "columns": s.columns,
+            "bound": s.bound,
+            "bytes": 4 * (s.stop - s.start),
+        }
+        for s in wire.read_frame(wire.as_words(payload))
+    ]
+
+
+def _absolute(bound: Bound, one: Source) -> float:
+    if not isinstance(bound, Relative):
+        return check_bound(bound)
+    share = check_bound(bound.share)
+    return share * one.value_range() if one.dtype <= wire.BFLOAT16 else 0.0
+
+
+def _encode_run(
+    work: Workspace, parts: list[_Part], words: NDArray[np.uint32], at: int, stochastic: bool
+) -> list[Section]:
+    """Encode parts one after the other from word `at` on."""
+    sections: list[Section] = []
+    i = 0
+    while i < len(parts):
+        if parts[i].chain == LOSSLESS:
+            sections.append(_encode_lossless(parts[i], words, at))
+            i += 1
+        else:
+            j = i
+            while j < len(parts) and parts[j].chain != LOSSLESS:
+                j += 1
+            sections += _encode_lossy(work, parts[i:j], words, at, stochastic)
+            i = j
+        at = sections[-1].stop
+    return sections
+
+
+def _encode_lossless(part: _Part, words: NDArray[np.uint32], at: int) -> Section:
+    one, rows = part.source, part.last - part.first
+    raw = one.raw[part.first * one.row_bytes : part.last * one.row_bytes]
+    chain, size = LOSSLESS, (raw.size + 3) // 4
+    room = words[: at + size]
+    scratch = planes.planes_work(rows, one.row_bytes, decode=False)
+    end = planes.encode_planes(raw, rows, one.row_bytes, wire.ITEM_BYTES[one.dtype], scratch, room, at)
+    if end < 0:
+        chain, end = RAW, at + size
+        words[end - 1] = 0
+        words[at:end].view(np.uint8)[: raw.size] = raw
+    return Section(chain, one.dtype, rows, one.columns, 0.0, at, end)
+
+
+def _encode_lossy(
+    work: Workspace, parts: list[_Part], words: NDArray[np.uint32], at: int, stochastic: bool
+) -> list[Section]:
+    plan = np.empty((len(parts), WIDTH), np.int64)
+    grids = np.ones((len(parts), 3), np.float32)
+    bounds = []
+    for i, (one, first, last, chain, bound) in enumerate(parts):
+        values = first * one.columns
+        plan[i] = (
+            one.address + 4 * values,
+            one.bits_address + 4 * values,
+            one.raw_address + first * one.row_bytes,
+            (last - first) * one.row_bytes,
+            last - first,
+            one.columns,
+            chain,
+            0,
+        )
+        bounds.append(0.0 if chain == RAW else float(wire_bound(bound)))
+        if chain != RAW:
+            if stochastic:
+                bounds[-1] /= 2  # of the steps: what a decoder derives them from
+            grids[i] = grid(np.float32(bounds[-1]))
+            checked = one.checked(grids[i], first, last)
+            if checked is not None:
+                plan[i, message.VALUES] = checked.ctypes.data
+                parts[i].source.keep.append(checked)
+    shapes = {(int(rows), int(columns)) for rows, columns in plan[:, ROWS : COLUMNS + 1] if rows * columns}
+    message.encode_sections(plan, grids, work.of(shapes), words, at)
+    sections = []
+    for i, part in enumerate(parts):
+        chain, stop = int(plan[i, CHAIN]), int(plan[i, STOP])
+        bound = bounds[i] if chain >= BITPACK else 0.0
+        sections.append(Section(chain, part.source.dtype, part.last - part.first, part.source.columns, bound, at, stop))
+        at = stop
+    return sections
+
+
+def _assign(sections: list[Section], targets: list[Output]) -> list[tuple[Section, Output, int]]:
+    """Which rows of which output each section holds.
+
+    Raises:
+        CorruptPayloadError: they do not fit together.
+    """
+    jobs = []
+    left = iter(sections)
+    for i, target in enumerate(targets):
+        row = 0
+        while True:
+            section = next(left, None)
+            if section is None:
+                raise CorruptPayloadError("sections", f"the payload ends before table {i} of {len(targets)}")
+            if section.dtype != target.dtype:
+                held, wanted = wire.DTYPES[section.dtype], wire.DTYPES[target.dtype]
+                raise CorruptPayloadError(f"dtype of table {i}", f"the payload holds {held}, the output is {wanted}")
+            if section.columns != target.columns or row + section.rows > target.rows:
+                held, wanted = f"{section.rows} x {section.columns}", f"{target.rows - row} x {target.columns}"
+                raise CorruptPayloadError(f"shape of table {i}", f"the payload holds {held}, the output has {wanted} left")
+            jobs.append((section, target, row))
+            row += section.rows
+            if row == target.rows or not section.rows:
+                break
+        if row != target.rows:
+            raise CorruptPayloadError(f"shape of table {i}", f"{row} rows of {target.rows}")
+    if next(left, None) is not None:
+        raise CorruptPayloadError("sections", f"more than {len(targets)} tables")
+    return jobs
+
+
+def _decode_run(work: Workspace, jobs: list[tuple[Section, Output, int]], words: NDArray[np.uint32]) -> None:
+    plan = np.empty((len(jobs), WIDTH), np.int64)
+    steps = np.ones(len(jobs), np.float32)
+    count = 0
+    for section, target, row in jobs:
+        if section.chain == LOSSLESS:
+            _decode_lossless(section, target, row, words)
+            continue
+        size = section.rows * target.row_bytes
+        address = target.raw_address + row * target.row_bytes
+        if section.chain != RAW:
+            steps[count] = grid(np.float32(section.bound))[0]
+            address = target.address(row, section.rows)
+        plan[count, [TARGET, START, END, SIZE]] = address, section.start, section.stop, size
+        plan[count, [ROWS, COLUMNS, CHAIN]] = section.rows, section.columns, section.chain
+        count += 1
+    plan = plan[:count]
+    coded = plan[plan[:, CHAIN] > BITPACK]
+    shapes = {(int(rows), int(columns)) for rows, columns in coded[:, ROWS : COLUMNS + 1]}
+    wrong = message.decode_sections(plan, steps, work.of(shapes), words)
+    if wrong >= 0:
+        at = [i for i, job in enumerate(jobs) if job[0].chain != LOSSLESS][wrong]
+        field = message.ERRORS[int(plan[wrong, ERROR])]
+        raise CorruptPayloadError(f"{field} of section {at}", "not what an encoder writes")
+    for section, target, row in jobs:
+        if section.chain >= BITPACK and target.dtype != wire.FLOAT32:
+            patches, stop = int(words[section.start + 1]), section.stop
+            target.round(row, words[stop - 2 * patches : stop - patches], words[stop - patches : stop])
+
+
+def _decode_lossless(section: Section, target: Output, row: int, words: NDArray[np.uint32]) -> None:
+    out = target.raw[row * target.row_bytes : (row + section.rows) * target.row_bytes]
+    scratch = planes.planes_work(section.rows, target.row_bytes, decode=True)
+    item = wire.ITEM_BYTES[section.dtype]
+    error = planes.decode_planes(words, section.start, section.stop, section.rows, target.row_bytes, item, scratch, out)
+    if error:
+        raise CorruptPayloadError(planes.FIELDS[error], "not what an encoder writes")

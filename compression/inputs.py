@@ -1,0 +1,176 @@
+"""NumPy arrays and torch tensors as the memory that compiled functions work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compression.quantize import dither, value_range
+from compression.wire import BFLOAT16, DTYPES, FLOAT16, FLOAT32, ITEM_BYTES
+
+
+class Source:
+    """A table to encode, contiguous.
+
+    Attributes:
+        dtype: its number on the wire; rows, columns, row_bytes: its shape.
+        raw: uint8, its memory.
+        address, bits_address, raw_address: of the values as float32, of the bits that stand for a value (uint32), and of
+            the memory; the first two are 0 if it holds no floats of at most 32 bits.
+    """
+
+    def __init__(self, dtype: int, rows: int, columns: int, raw: NDArray[np.uint8], values: NDArray[np.float32] | None) -> None:
+        self.dtype, self.rows, self.columns, self.raw = dtype, rows, columns, raw
+        self.row_bytes = columns * ITEM_BYTES[dtype]
+        self.size = rows * columns
+        self.keep: list[Any] = [raw]
+        self.raw_address = raw.ctypes.data
+        self._set_values(values)
+
+    def _set_values(self, values: NDArray[np.float32] | None) -> None:
+        self.values = values
+        self.address = self.bits_address = 0
+        if values is None:
+            return
+        self.address = values.ctypes.data
+        if self.dtype == FLOAT32:
+            self.bits_address = self.raw_address
+        else:
+            bits = self.raw.view(np.uint16).astype(np.uint32)
+            self.keep.append(bits)
+            self.bits_address = bits.ctypes.data
+
+    def value_range(self) -> float:
+        """Largest minus smallest finite value, in float64."""
+        assert self.values is not None
+        low, high = value_range(self.values.view(np.int32))
+        low, high = np.array([low, high], np.int32).view(np.float32).astype(np.float64)
+        return float(high - low)
+
+    def dithered(self, grid: tuple[np.float32, np.float32, np.float32], seed: int) -> Source:
+        """The same table with values rounded at random; see `quantize.dither`."""
+        assert self.values is not None
+        step, inverse, limit = grid
+        rounded = np.empty_like(self.values)
+        dither(self.values, inverse, step, limit, np.uint64(seed & 0xFFFFFFFFFFFFFFFF), rounded)
+        other = Source(self.dtype, self.rows, self.columns, self.raw, rounded)
+        other.keep.append(self)
+        return other
+
+    def checked(self, grid: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32] | None:
+        """For 16-bit floats: the values of some rows, NaN where the decoded value breaks the bound once it is rounded to
+        16 bits, so that such a value is sent as it is. None: nothing needs it."""
+        if self.dtype == FLOAT32 or self.values is None:
+            return None
+        step, inverse, limit = grid
+        x = self.values[first * self.columns : last * self.columns]
+        with np.errstate(all="ignore"):
+            decoded = np.rint(x * inverse) * step
+            rounded = to_half(decoded, self.dtype)
+            held = np.abs(x.astype(np.float64) - from_half(rounded, self.dtype).astype(np.float64)) <= float(limit)
+        return np.where(held, x, np.float32(np.nan))
+
+
+class Output:
+    """Where a table is decoded to; `finish` after all of it is there."""
+
+    def __init__(self, target: Any, owner: Any, dtype: int, raw: NDArray[np.uint8]) -> None:
+        self.dtype, self.raw = dtype, raw
+        self.rows, self.columns = target.shape
+        self.row_bytes = self.columns * ITEM_BYTES[dtype]
+        self.raw_address = raw.ctypes.data
+        self._target, self._owner = target, owner
+        self._rounded: list[tuple[int, NDArray[np.float32], NDArray[np.uint32], NDArray[np.uint32]]] = []
+
+    def address(self, row: int, rows: int) -> int:
+        """Of float32 [rows * columns] for these rows to be decoded to."""
+        if self.dtype == FLOAT32:
+            return self.raw_address + row * self.row_bytes
+        values = np.empty(rows * self.columns, np.float32)
+        self._rounded.append((row * self.columns, values, np.empty(0, np.uint32), np.empty(0, np.uint32)))
+        return values.ctypes.data
+
+    def round(self, row: int, where: NDArray[np.uint32], bits: NDArray[np.uint32]) -> None:
+        """Round decoded rows to 16 bits and put in the bits that stand for some of their values."""
+        start = row * self.columns
+        values = next(values for first, values, _, _ in self._rounded if first == start)
+        target = self.raw.view(np.uint16)[start : start + values.size]
+        target[:] = to_half(values, self.dtype)
+        target[where] = bits
+
+    def finish(self) -> None:
+        """Copy to where the caller wants it, if that is no contiguous memory."""
+        if self._owner is not self._target:
+            self._target[...] = self._owner
+
+
+def to_half(values: NDArray[np.float32], dtype: int) -> NDArray[np.uint16]:
+    """The bits of float32 rounded to float16 or bfloat16, half to even."""
+    if dtype == FLOAT16:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    import torch
+
+    return torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+
+
+def from_half(bits: NDArray[np.uint16], dtype: int) -> NDArray[np.float32]:
+    """Float32 of the bits of float16 or bfloat16, exact."""
+    if dtype == FLOAT16:
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def source(table: Any) -> Source:
+    """Take a table to encode.
+
+    Raises:
+        TypeError: a dtype that has no number on the wire, or a tensor that is not on the CPU.
+        ValueError: it is not a matrix.
+    """
+    dtype, array = _memory(table)
+    if array.ndim != 2:
+        raise ValueError(f"a table has rows and columns, this one has shape {tuple(array.shape)}")
+    rows, columns = array.shape
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    values = None
+    if dtype == FLOAT32:
+        values = raw.view(np.float32)
+    elif dtype in (FLOAT16, BFLOAT16):
+        values = from_half(raw.view(np.uint16), dtype)
+    return Source(dtype, rows, columns, raw, values)
+
+
+def output(target: Any) -> Output:
+    """Take an array or tensor to decode to.
+
+    Raises:
+        TypeError, ValueError: as `source`; or it is not writeable.
+    """
+    dtype, array = _memory(target)
+    if array.ndim != 2:
+        raise ValueError(f"a table has rows and columns, this output has shape {tuple(array.shape)}")
+    if not array.flags.writeable:
+        raise ValueError("the output is read-only")
+    owner = array if array.flags.c_contiguous else np.empty_like(array, order="C")
+    return Output(array, owner, dtype, owner.reshape(-1).view(np.uint8))
+
+
+def _memory(table: Any) -> tuple[int, NDArray[Any]]:
+    """Number of the dtype, and an array on the same memory; of bfloat16, as uint16."""
+    if hasattr(table, "detach"):
+        import torch
+
+        tensor = table.detach()
+        if tensor.device.type != "cpu":
+            raise TypeError(f"this codec takes CPU tensors, this one is on {tensor.device}: use tensor.cpu()")
+        name = str(tensor.dtype).removeprefix("torch.")
+        array = (tensor.view(torch.int16) if name == "bfloat16" else tensor).numpy()
+    else:
+        array = np.asarray(table)
+        name = array.dtype.name
+    if name not in DTYPES or not array.dtype.isnative:
+        raise TypeError(f"dtype {array.dtype.str if name in DTYPES else name} cannot be encoded: {', '.join(DTYPES)}")
+    return DTYPES.index(name), array

@@ -1,0 +1,111 @@
+"""Which chain codes a table: the one that takes the least time by the cost law, measured on the table itself.
+
+Time per raw byte on a link of R bytes per second: 1 / (ratio * R) + 1 / encode + 1 / decode, and 1 / R raw (SC24 paper,
+arXiv 2407.04272, section 4.3, has the law for one table). A table is tried when it is first seen, and then one table at a
+time every `EVERY` choices, so that the cost of trying is spread thin.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from compression import message
+from compression.message import CHAIN, COLUMNS, END, ROWS, SIZE, SLACK, START, STOP, TARGET, WIDTH
+from compression.quantize import grid, wire_bound
+from compression.wire import BITPACK, HUFFMAN, RANS, RAW
+from compression.workspace import Workspace
+
+if TYPE_CHECKING:
+    from compression.inputs import Source
+
+EVERY = 256
+"""Choices from one trial to the next."""
+HYSTERESIS = 0.95
+"""Another chain is taken when it takes less than this share of the time of the one in use."""
+MOST_ROWS = 8192
+"""Rows of a table that a trial takes."""
+
+
+class Trial(NamedTuple):
+    """What a chain did on a table."""
+
+    ratio: float
+    encode: float
+    decode: float
+    """Raw bytes per second."""
+
+    def cost(self, link: float) -> float:
+        """Seconds per raw byte on a link of so many bytes per second."""
+        return 1 / (self.ratio * link) + 1 / self.encode + 1 / self.decode
+
+
+class Selector:
+    """Chooses a chain for each table of a sequence of messages.
+
+    Args:
+        link: bytes per second.
+
+    Attributes:
+        chosen: chain of each table; trials: what each chain did when the table was last tried.
+    """
+
+    def __init__(self, link: float) -> None:
+        self.link = link
+        self.chosen: dict[int, int] = {}
+        self.trials: dict[int, dict[int, Trial]] = {}
+        self._choices = 0
+        self._turn = 0
+        self._encoder, self._decoder = Workspace(decode=False), Workspace(decode=True)
+
+    def choose(self, table: int, source: Source, bound: float) -> int:
+        """The chain for this table of the message, whose bound is positive."""
+        self._choices += 1
+        known = table in self.chosen
+        due = known and self._choices >= EVERY and table == self._turn % (max(self.chosen) + 1)
+        if not known or due:
+            if due:
+                self._turn += 1
+                self._choices = 0
+            self._decide(table, try_chains(source, bound, self._encoder, self._decoder))
+        return self.chosen[table]
+
+    def _decide(self, table: int, trials: dict[int, Trial]) -> None:
+        self.trials[table] = trials
+        costs = {chain: trial.cost(self.link) for chain, trial in trials.items()}
+        costs[RAW] = 1 / self.link
+        best = min(costs, key=costs.__getitem__)
+        current = self.chosen.get(table)
+        if current is None or costs[best] < HYSTERESIS * costs[current]:
+            self.chosen[table] = best
+
+
+def try_chains(source: Source, bound: float, encoder: Workspace, decoder: Workspace) -> dict[int, Trial]:
+    """Encode and decode a table, or its first rows, by each lossy chain."""
+    rows = min(source.rows, max(MOST_ROWS, 1))
+    size = rows * source.columns
+    raw = 4 * size
+    plan = np.zeros((1, WIDTH), np.int64)
+    grids = np.array([grid(wire_bound(bound))], np.float32)
+    words = np.empty(size + SLACK, np.uint32)
+    out = np.empty(size, np.float32)
+    shapes = [(rows, source.columns)]
+    found = {}
+    for chain in (BITPACK, HUFFMAN, RANS):
+        encode, decode = [], []
+        for _ in range(3):
+            plan[0] = source.address, source.bits_address, source.address, raw, rows, source.columns, chain, 0
+            start = time.perf_counter()
+            message.encode_sections(plan, grids, encoder.of(shapes), words, 0)
+            encode.append(time.perf_counter() - start)
+            end, taken = int(plan[0, STOP]), int(plan[0, CHAIN])
+            plan[0, [TARGET, START, END, SIZE]] = out.ctypes.data, 0, end, raw
+            plan[0, [ROWS, COLUMNS, CHAIN]] = rows, source.columns, taken
+            start = time.perf_counter()
+            message.decode_sections(plan, grids[:, 0], decoder.of(shapes), words[:end])
+            decode.append(time.perf_counter() - start)
+        if taken == chain:
+            found[chain] = Trial(raw / (4 * end + 20), raw / min(encode), raw / min(decode))
+    return found

@@ -1,0 +1,143 @@
+"""The frame of a payload: header, one descriptor a section, and the sections. docs/wire-format.md has all of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compression.checksum import checksum
+from compression.errors import CorruptPayloadError
+
+MAGIC = int.from_bytes(b"TWRP", "little")
+VERSION = 1
+HEADER = 5
+"""Words: magic, version, sections, words of the payload, checksum of all words but this."""
+DESCRIPTOR = 5
+"""Words: chain, dtype and flags, rows, columns, words of the section, bound (float32)."""
+PART_BYTES = 1 << 23
+"""A table of more raw bytes is cut by rows into sections of at most so many, which threads code at the same time."""
+MOST_VALUES = 1 << 31
+"""Values of a section are fewer."""
+
+RAW, LOSSLESS, BITPACK, HUFFMAN, RANS = range(5)
+CHAINS = {"raw": RAW, "lossless": LOSSLESS, "bitpack": BITPACK, "huffman": HUFFMAN, "rans": RANS}
+"""Number of each chain on the wire. A number is never given to another chain."""
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
+"""Dtypes by their number on the wire."""
+ITEM_BYTES = (4, 2, 2, 8, 1, 1, 2, 4, 8, 1)
+FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
+
+
+class Section(NamedTuple):
+    """A table, or some rows of a large one, in a payload."""
+
+    chain: int
+    dtype: int
+    rows: int
+    columns: int
+    bound: float
+    """Absolute; 0 if bit-exact."""
+    start: int
+    stop: int
+    """Words of the payload."""
+
+
+def max_bytes(shapes: list[tuple[int, int, int]]) -> int:
+    """The most bytes that a payload of tables of these (rows, columns, bytes of a value) can have."""
+    cut = [(stop - start) * columns * item for rows, columns, item in shapes for start, stop in parts(rows, columns * item)]
+    return 4 * (HEADER + DESCRIPTOR * len(cut) + sum((size + 3) // 4 for size in cut))
+
+
+def parts(rows: int, row_bytes: int) -> list[tuple[int, int]]:
+    """The rows of each section of a table; an empty table has one section."""
+    count = max(min(-(-rows * row_bytes // PART_BYTES), rows), 1)
+    return [(rows * i // count, rows * (i + 1) // count) for i in range(count)]
+
+
+def write_frame(words: NDArray[np.uint32], sections: list[Section]) -> None:
+    """Fill in header and descriptors of a payload whose sections are in place."""
+    words[:HEADER] = MAGIC, VERSION, len(sections), words.size, 0
+    for i, section in enumerate(sections):
+        at = HEADER + DESCRIPTOR * i
+        words[at] = section.chain | section.dtype << 8
+        words[at + 1 : at + 4] = section.rows, section.columns, section.stop - section.start
+        words[at + 4] = np.float32(section.bound).view(np.uint32)
+    words[4] = _sum(words)
+
+
+def _sum(words: NDArray[np.uint32]) -> int:
+    kept = int(words[4])
+    if words.flags.writeable:
+        words[4] = 0
+        found = int(checksum(words))
+        words[4] = kept
+        return found
+    copy = words.copy()
+    copy[4] = 0
+    return int(checksum(copy))
+
+
+def as_words(payload: Any) -> NDArray[np.uint32]:
+    """A payload, any bytes-like object, array or CPU tensor, as uint32 [n].
+
+    Raises:
+        CorruptPayloadError: it is no whole number of words.
+    """
+    if hasattr(payload, "numpy"):
+        payload = payload.numpy()
+    raw = np.frombuffer(payload, np.uint8)
+    if raw.size % 4:
+        raise CorruptPayloadError("length", f"{raw.size} bytes are no whole number of 4-byte words")
+    if raw.ctypes.data % 4:
+        raw = raw.copy()
+    return raw.view(np.uint32)
+
+
+def read_frame(words: NDArray[np.uint32]) -> list[Section]:
+    """Check the frame and return the sections.
+
+    Raises:
+        CorruptPayloadError: names the field that is wrong.
+    """
+    if words.size < HEADER:
+        raise CorruptPayloadError("length", f"{4 * words.size} bytes are less than a header of {4 * HEADER}")
+    if words[0] != MAGIC:
+        raise CorruptPayloadError("magic", f"{int(words[0]):#010x} is not {MAGIC:#010x}")
+    if words[1] != VERSION:
+        raise CorruptPayloadError("version", f"{int(words[1])} is not {VERSION}, the version that this release reads")
+    if words[3] != words.size:
+        raise CorruptPayloadError("length", f"the header says {4 * int(words[3])} bytes, there are {4 * words.size}")
+    if words[4] != _sum(words):
+        raise CorruptPayloadError("checksum", "the bytes are not those that were sent")
+    count = int(words[2])
+    at = HEADER + DESCRIPTOR * count
+    if at > words.size:
+        raise CorruptPayloadError("sections", f"{count} descriptors do not fit into {4 * words.size} bytes")
+    sections = []
+    for i in range(count):
+        section = _read_descriptor(words[HEADER + DESCRIPTOR * i :][:DESCRIPTOR], i, at)
+        at = section.stop
+        sections.append(section)
+    if at != words.size:
+        raise CorruptPayloadError("section lengths", f"sections end at word {at} of {words.size}")
+    return sections
+
+
+def _read_descriptor(words: NDArray[np.uint32], i: int, start: int) -> Section:
+    first, rows, columns, size = (int(word) for word in words[:4])
+    chain, dtype = first & 0xFF, first >> 8
+    bound = float(words[4:5].view(np.float32)[0])
+    if chain not in CHAINS.values():
+        raise CorruptPayloadError(f"chain of section {i}", f"there is no chain {chain}")
+    if dtype >= len(DTYPES) or (chain >= BITPACK and dtype > BFLOAT16):
+        raise CorruptPayloadError(f"dtype of section {i}", f"{dtype} is none for chain {chain}")
+    if rows * columns >= MOST_VALUES:
+        raise CorruptPayloadError(f"shape of section {i}", f"{rows} x {columns} values are too many")
+    if not 0 <= bound < float("inf") or (bound > 0) != (chain >= BITPACK):
+        raise CorruptPayloadError(f"bound of section {i}", f"{bound} is none for chain {chain}")
+    raw = (rows * columns * ITEM_BYTES[dtype] + 3) // 4
+    if size > raw or (chain == RAW and size != raw):
+        raise CorruptPayloadError(f"length of section {i}", f"{4 * size} bytes for {4 * raw} bytes of values")
+    return Section(chain, dtype, rows, columns, bound, start, start + size)
