@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from compression import message, planes, wire
 from compression.errors import CorruptPayloadError
 from compression.inputs import Output, Source, output, source
-from compression.message import CHAIN, COLUMNS, END, ERROR, ROWS, SIZE, SLACK, START, STOP, TARGET, WIDTH
-from compression.quantize import SMALLEST, check_bound, grid, wire_bound
+from compression.message import CHAIN, COLUMNS, ERROR, ROWS, SLACK, STOP
+from compression.quantize import SMALLEST, check_bound, grid, grids, wire_bound
 from compression.select import Selector
 from compression.wire import BITPACK, CHAINS, HEADER, LOSSLESS, RAW, Section
 from compression.workspace import Workspace
@@ -263,39 +263,31 @@ def _encode_lossless(part: _Part, words: NDArray[np.uint32], at: int) -> Section
 def _encode_lossy(
     work: Workspace, parts: list[_Part], words: NDArray[np.uint32], at: int, stochastic: bool
 ) -> list[Section]:
-    plan = np.empty((len(parts), WIDTH), np.int64)
-    grids = np.ones((len(parts), 3), np.float32)
-    bounds = []
-    for i, (one, first, last, chain, bound) in enumerate(parts):
-        values = first * one.columns
-        plan[i] = (
-            one.address + 4 * values,
-            one.bits_address + 4 * values,
-            one.raw_address + first * one.row_bytes,
-            (last - first) * one.row_bytes,
-            last - first,
-            one.columns,
-            chain,
-            0,
-        )
-        bounds.append(0.0 if chain == RAW else float(wire_bound(bound)))
-        if chain != RAW:
-            if stochastic:
-                bounds[-1] /= 2  # of the steps: what a decoder derives them from
-            grids[i] = grid(np.float32(bounds[-1]))
-            checked = one.checked(grids[i], first, last)
-            if checked is not None:
-                plan[i, message.VALUES] = checked.ctypes.data
-                parts[i].source.keep.append(checked)
-    shapes = {(int(rows), int(columns)) for rows, columns in plan[:, ROWS : COLUMNS + 1] if rows * columns}
-    message.encode_sections(plan, grids, work.of(shapes), words, at)
+    # With stochastic rounding the steps are half as wide: those of half the bound, which is what a decoder is told.
+    share = 0.5 if stochastic else 1.0
+    bounds = [0.0 if part.chain == RAW else share * float(wire_bound(part.bound)) for part in parts]
+    each = grids(bounds)
+    plan = np.array([_plan_row(part, each[i]) for i, part in enumerate(parts)], np.int64)
+    shapes = {(part.last - part.first, part.source.columns) for part in parts if part.source.size}
+    message.encode_sections(plan, each, work.of(shapes), words, at)
     sections = []
-    for i, part in enumerate(parts):
-        chain, stop = int(plan[i, CHAIN]), int(plan[i, STOP])
+    for i, (part, chain, stop) in enumerate(zip(parts, plan[:, CHAIN].tolist(), plan[:, STOP].tolist(), strict=True)):
         bound = bounds[i] if chain >= BITPACK else 0.0
         sections.append(Section(chain, part.source.dtype, part.last - part.first, part.source.columns, bound, at, stop))
         at = stop
     return sections
+
+
+def _plan_row(part: _Part, grid: NDArray[np.float32]) -> tuple[int, ...]:
+    """See `message.VALUES`."""
+    one, first, last, chain, _ = part
+    values, bits = one.address + 4 * first * one.columns, one.bits_address + 4 * first * one.columns
+    checked = None if chain == RAW else one.checked(grid, first, last)
+    if checked is not None:
+        one.keep.append(checked)
+        values = checked.ctypes.data
+    size = (last - first) * one.row_bytes
+    return values, bits, one.raw_address + first * one.row_bytes, size, last - first, one.columns, chain, 0
 
 
 def _assign(sections: list[Section], targets: list[Output]) -> list[tuple[Section, Output, int]]:
@@ -330,24 +322,23 @@ def _assign(sections: list[Section], targets: list[Output]) -> list[tuple[Sectio
 
 
 def _decode_run(work: Workspace, jobs: list[tuple[Section, Output, int]], words: NDArray[np.uint32]) -> None:
-    plan = np.empty((len(jobs), WIDTH), np.int64)
-    steps = np.ones(len(jobs), np.float32)
-    count = 0
+    rows, lossy = [], []
     for section, target, row in jobs:
         if section.chain == LOSSLESS:
             _decode_lossless(section, target, row, words)
             continue
-        size = section.rows * target.row_bytes
-        address = target.raw_address + row * target.row_bytes
-        if section.chain != RAW:
-            steps[count] = grid(np.float32(section.bound))[0]
+        if section.chain == RAW:
+            address = target.raw_address + row * target.row_bytes
+        else:
             address = target.address(row, section.rows)
-        plan[count, [TARGET, START, END, SIZE]] = address, section.start, section.stop, size
-        plan[count, [ROWS, COLUMNS, CHAIN]] = section.rows, section.columns, section.chain
-        count += 1
-    plan = plan[:count]
-    coded = plan[plan[:, CHAIN] > BITPACK]
-    shapes = {(int(rows), int(columns)) for rows, columns in coded[:, ROWS : COLUMNS + 1]}
+        size = section.rows * target.row_bytes
+        rows.append((address, section.start, section.stop, size, section.rows, section.columns, section.chain, 0))
+        lossy.append(section.bound)
+    if not rows:
+        return
+    plan = np.array(rows, np.int64)
+    steps = np.ascontiguousarray(grids(lossy)[:, 0])
+    shapes = {row[ROWS : COLUMNS + 1] for row in rows if row[CHAIN] > BITPACK}
     wrong = message.decode_sections(plan, steps, work.of(shapes), words)
     if wrong >= 0:
         at = [i for i, job in enumerate(jobs) if job[0].chain != LOSSLESS][wrong]

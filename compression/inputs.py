@@ -34,10 +34,11 @@ class Source:
         self.address = self.bits_address = 0
         if values is None:
             return
-        self.address = values.ctypes.data
         if self.dtype == FLOAT32:
             self.bits_address = self.raw_address
+            self.address = self.raw_address if values.base is self.raw.base else values.ctypes.data
         else:
+            self.address = values.ctypes.data
             bits = self.raw.view(np.uint16).astype(np.uint32)
             self.keep.append(bits)
             self.bits_address = bits.ctypes.data
@@ -135,7 +136,7 @@ def source(table: Any) -> Source:
         raise ValueError(f"a table has rows and columns, this one has shape {tuple(array.shape)}")
     rows, columns = array.shape
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    values = None
+    values: NDArray[np.float32] | None = None
     if dtype == FLOAT32:
         values = raw.view(np.float32)
     elif dtype in (FLOAT16, BFLOAT16):
@@ -158,19 +159,28 @@ def output(target: Any) -> Output:
     return Output(array, owner, dtype, owner.reshape(-1).view(np.uint8))
 
 
-def _memory(table: Any) -> tuple[int, NDArray[Any]]:
-    """Number of the dtype, and an array on the same memory; of bfloat16, as uint16."""
-    if hasattr(table, "detach"):
-        import torch
+_NUMBERS = {np.dtype(name): number for number, name in enumerate(DTYPES) if name != "bfloat16"}
 
-        tensor = table.detach()
-        if tensor.device.type != "cpu":
-            raise TypeError(f"this codec takes CPU tensors, this one is on {tensor.device}: use tensor.cpu()")
-        name = str(tensor.dtype).removeprefix("torch.")
-        array = (tensor.view(torch.int16) if name == "bfloat16" else tensor).numpy()
-    else:
-        array = np.asarray(table)
-        name = array.dtype.name
-    if name not in DTYPES or not array.dtype.isnative:
-        raise TypeError(f"dtype {array.dtype.str if name in DTYPES else name} cannot be encoded: {', '.join(DTYPES)}")
-    return DTYPES.index(name), array
+
+def _memory(table: Any) -> tuple[int, NDArray[Any]]:
+    """Number of the dtype, and an array on the same memory; of bfloat16, as int16."""
+    if hasattr(table, "detach"):
+        return _tensor_memory(table.detach())
+    array = np.asarray(table)
+    number = _NUMBERS.get(array.dtype)
+    if number is None:
+        raise TypeError(f"dtype {array.dtype.str} cannot be encoded: {', '.join(DTYPES)}, in the machine's byte order")
+    return number, array
+
+
+def _tensor_memory(tensor: Any) -> tuple[int, NDArray[Any]]:
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise TypeError(f"this codec takes CPU tensors, this one is on {tensor.device}: use tensor.cpu()")
+    if tensor.dtype == torch.bfloat16:
+        return BFLOAT16, tensor.view(torch.int16).numpy()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"dtype {name} cannot be encoded: {', '.join(DTYPES)}")
+    return DTYPES.index(name), tensor.numpy()

@@ -63,10 +63,23 @@ def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-de
         if end < 0 or end - at >= raw:
             chain, end = RAW, at + raw
             words[end - 1 : end] = 0
-            words[at:end].view(np.uint8)[:size] = carray(_pointer(plan[s, BYTES]), size, np.uint8)
+            _copy(carray(_pointer(plan[s, BYTES]), size, np.uint8), words[at:end].view(np.uint8), size)
         plan[s, CHAIN], plan[s, STOP] = chain, end
         at = end
     return at
+
+
+@kernel
+def _copy(source, target, size):  # type: ignore[no-untyped-def]
+    """Copy bytes, by words where both begin at one."""
+    done = 0
+    if (source.ctypes.data | target.ctypes.data) % 8 == 0:
+        done = size // 8 * 8
+        some, others = source[:done].view(np.uint64), target[:done].view(np.uint64)
+        for i in range(np.uintp(some.size)):
+            others[i] = some[i]
+    for i in range(np.uintp(done), np.uintp(size)):
+        target[i] = source[i]
 
 
 @kernel
@@ -101,7 +114,7 @@ def decode_sections(plan, steps, work, words):  # type: ignore[no-untyped-def]
         n, at, end = plan[s, ROWS] * plan[s, COLUMNS], plan[s, START], plan[s, END]
         if plan[s, CHAIN] == RAW:
             size = plan[s, SIZE]
-            carray(_pointer(plan[s, TARGET]), size, np.uint8)[:] = words[at:end].view(np.uint8)[:size]
+            _copy(words[at:end].view(np.uint8), carray(_pointer(plan[s, TARGET]), size, np.uint8), size)
             continue
         out = carray(_pointer(plan[s, TARGET]), n, np.float32)
         if plan[s, CHAIN] == BITPACK:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compression.kernel import kernel
 
@@ -37,6 +38,17 @@ def grid(bound: np.float32, stochastic: bool = False) -> tuple[np.float32, np.fl
     """
     step = np.float32((1 if stochastic else 2) * float(bound) * (1 - 2.0**-14))
     return step, np.float32(1) / step, np.nextafter(bound, np.float32(0))
+
+
+def grids(bounds: list[float]) -> NDArray[np.float32]:
+    """`grid` of several bounds, each a float32: float32 [bounds, 3]. A bound of 0 has a step of 1."""
+    each = np.array(bounds)
+    found = np.ones((each.size, 3), np.float32)
+    some = each > 0
+    found[some, 0] = 2 * each[some] * (1 - 2.0**-14)
+    found[:, 1] /= found[:, 0]
+    found[some, 2] = np.nextafter(each[some].astype(np.float32), np.float32(0))
+    return found
 
 
 def check_bound(bound: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,11 +60,10 @@ def parts(rows: int, row_bytes: int) -> list[tuple[int, int]]:
 def write_frame(words: NDArray[np.uint32], sections: list[Section]) -> None:
     """Fill in header and descriptors of a payload whose sections are in place."""
     words[:HEADER] = MAGIC, VERSION, len(sections), words.size, 0
-    for i, section in enumerate(sections):
-        at = HEADER + DESCRIPTOR * i
-        words[at] = section.chain | section.dtype << 8
-        words[at + 1 : at + 4] = section.rows, section.columns, section.stop - section.start
-        words[at + 4] = np.float32(section.bound).view(np.uint32)
+    descriptors = words[HEADER : HEADER + DESCRIPTOR * len(sections)].reshape(-1, DESCRIPTOR)
+    bounds = np.array([s.bound for s in sections], np.float32).view(np.uint32)
+    descriptors[:, :4] = [(s.chain | s.dtype << 8, s.rows, s.columns, s.stop - s.start) for s in sections] or 0
+    descriptors[:, 4] = bounds
     words[4] = _sum(words)
 
 
@@ -115,29 +115,29 @@ def read_frame(words: NDArray[np.uint32]) -> list[Section]:
     at = HEADER + DESCRIPTOR * count
     if at > words.size:
         raise CorruptPayloadError("sections", f"{count} descriptors do not fit into {4 * words.size} bytes")
+    descriptors = words[HEADER:at].reshape(count, DESCRIPTOR)
+    bounds = np.ascontiguousarray(descriptors[:, 4]).view(np.float32).tolist()
     sections = []
-    for i in range(count):
-        section = _read_descriptor(words[HEADER + DESCRIPTOR * i :][:DESCRIPTOR], i, at)
-        at = section.stop
+    for i, (first, rows, columns, size, _) in enumerate(descriptors.tolist()):
+        section = Section(first & 0xFF, first >> 8, rows, columns, bounds[i], at, at + size)
+        _check_section(section, i)
+        at += size
         sections.append(section)
     if at != words.size:
         raise CorruptPayloadError("section lengths", f"sections end at word {at} of {words.size}")
     return sections
 
 
-def _read_descriptor(words: NDArray[np.uint32], i: int, start: int) -> Section:
-    first, rows, columns, size = (int(word) for word in words[:4])
-    chain, dtype = first & 0xFF, first >> 8
-    bound = float(words[4:5].view(np.float32)[0])
-    if chain not in CHAINS.values():
+def _check_section(section: Section, i: int) -> None:
+    chain, dtype, rows, columns, bound, start, stop = section
+    if chain > RANS:
         raise CorruptPayloadError(f"chain of section {i}", f"there is no chain {chain}")
     if dtype >= len(DTYPES) or (chain >= BITPACK and dtype > BFLOAT16):
         raise CorruptPayloadError(f"dtype of section {i}", f"{dtype} is none for chain {chain}")
     if rows * columns >= MOST_VALUES:
         raise CorruptPayloadError(f"shape of section {i}", f"{rows} x {columns} values are too many")
-    if not 0 <= bound < float("inf") or (bound > 0) != (chain >= BITPACK):
+    if not 0 <= bound < math.inf or (bound > 0) != (chain >= BITPACK):
         raise CorruptPayloadError(f"bound of section {i}", f"{bound} is none for chain {chain}")
     raw = (rows * columns * ITEM_BYTES[dtype] + 3) // 4
-    if size > raw or (chain == RAW and size != raw):
-        raise CorruptPayloadError(f"length of section {i}", f"{4 * size} bytes for {4 * raw} bytes of values")
-    return Section(chain, dtype, rows, columns, bound, start, start + size)
+    if stop - start > raw or (chain == RAW and stop - start != raw):
+        raise CorruptPayloadError(f"length of section {i}", f"{4 * (stop - start)} bytes for {4 * raw} bytes of values")
