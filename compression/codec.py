@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +106,8 @@ class Codec:
         """
         if chain != "auto" and chain not in CHAINS:
             raise ValueError(f"no chain {chain!r}: auto, {', '.join(CHAINS)}")
-        each = list(bounds) if isinstance(bounds, Sequence) and not isinstance(bounds, Relative) else [bounds] * len(tables)
+        single = isinstance(bounds, (Relative, str, bytes)) or not hasattr(bounds, "__len__")
+        each = [bounds] * len(tables) if single else list(bounds)
         if len(each) != len(tables):
             raise ValueError(f"{len(each)} bounds for {len(tables)} tables")
         parts: list[_Part] = []
@@ -133,7 +134,8 @@ class Codec:
         words = wire.as_words(payload)
         targets = [output(out) for out in outs]
         jobs = _assign(wire.read_frame(words), targets)
-        self._each(lambda work, some: _decode_run(work, some, words), self._decoders, jobs, lambda j: j[0].rows * j[0].columns)
+        groups = self._split(jobs, lambda job: job[0].rows * job[1].row_bytes)
+        self._run([partial(_decode_run, work, group, words) for work, group in zip(self._decoders, groups, strict=False)])
         for target in targets:
             target.finish()
 
@@ -150,19 +152,22 @@ class Codec:
         return self.selector.choose(table, one, bound) if chain == "auto" else CHAINS[chain]
 
     def _encode(self, parts: list[_Part], stochastic: bool) -> NDArray[np.uint8]:
+        groups = self._split(parts, lambda part: (part.last - part.first) * part.source.row_bytes)
         head = HEADER + wire.DESCRIPTOR * len(parts)
+        # Encoders write up to SLACK beyond what they keep, so that much lies between the groups.
         starts = [head]
-        for part in parts:
-            size = (part.last - part.first) * part.source.row_bytes
-            starts.append(starts[-1] + (size + 3) // 4)
-        if self._words.size < starts[-1] + SLACK:
-            self._words = np.empty(starts[-1] + SLACK, np.uint32)
+        for group in groups:
+            raw = sum(((part.last - part.first) * part.source.row_bytes + 3) // 4 for part in group)
+            starts.append(starts[-1] + raw + SLACK)
+        if self._words.size < starts[-1]:
+            self._words = np.empty(starts[-1], np.uint32)
         words = self._words
-        jobs = list(zip(parts, starts[:-1], strict=True))
-        runs = self._each(
-            lambda work, some: _encode_run(work, [part for part, _ in some], words, some[0][1], stochastic),
-            self._encoders, jobs, lambda job: (job[0].last - job[0].first) * job[0].source.row_bytes,
-        )  # fmt: skip
+        runs = self._run(
+            [
+                partial(_encode_run, work, group, words[:stop], start, stochastic)
+                for work, group, start, stop in zip(self._encoders, groups, starts, starts[1:], strict=False)
+            ]
+        )
         at, sections = head, []
         for run in runs:
             start = run[0].start
@@ -175,25 +180,26 @@ class Codec:
         wire.write_frame(payload, sections)
         return payload.view(np.uint8)
 
-    def _each(
-        self, do: Callable[[Workspace, list[Any]], Any], works: list[Workspace], jobs: list[Any], size: Callable[[Any], int]
-    ) -> list[Any]:
-        """Do consecutive jobs of about equal size on each thread; what they returned, in order."""
-        if not jobs:
-            return []
+    def _split(self, jobs: list[Any], size: Callable[[Any], int]) -> list[list[Any]]:
+        """Consecutive jobs of about equal size for each thread."""
         total = sum(size(job) for job in jobs)
         count = max(min(self.threads, len(jobs), total // THREAD_BYTES), 1)
-        if self._pool is None or count == 1:
-            return [do(works[0], jobs)]
         groups: list[list[Any]] = [[] for _ in range(count)]
         seen = 0
         for job in jobs:
-            groups[min(seen * count // total, count - 1)].append(job)
+            groups[min(seen * count // max(total, 1), count - 1)].append(job)
             seen += size(job)
-        groups = [group for group in groups if group]
-        others = [self._pool.submit(do, work, group) for work, group in zip(works[1:], groups[1:], strict=False)]
-        first = do(works[0], groups[0])
-        return [first, *(other.result() for other in others)]
+        return [group for group in groups if group]
+
+    def _run(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        """Make the calls at the same time. Returns, or raises the first error, when all have ended."""
+        if len(calls) < 2 or self._pool is None:
+            return [call() for call in calls]
+        others = [self._pool.submit(call) for call in calls[1:]]
+        try:
+            return [calls[0](), *(other.result() for other in others)]
+        finally:
+            wait(others)
 
 
 def inspect(payload: Any) -> list[dict[str, Any]]:
@@ -347,7 +353,10 @@ def _decode_run(work: Workspace, jobs: list[tuple[Section, Output, int]], words:
     for section, target, row in jobs:
         if section.chain >= BITPACK and target.dtype != wire.FLOAT32:
             patches, stop = int(words[section.start + 1]), section.stop
-            target.round(row, words[stop - 2 * patches : stop - patches], words[stop - patches : stop])
+            bits = words[stop - patches : stop]
+            if patches and bits.max() > 0xFFFF:
+                raise CorruptPayloadError("patches", "more than 16 bits for a value of 16 bits")
+            target.round(row, words[stop - 2 * patches : stop - patches], bits)
 
 
 def _decode_lossless(section: Section, target: Output, row: int, words: NDArray[np.uint32]) -> None:

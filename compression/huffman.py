@@ -8,7 +8,7 @@ Layout, little-endian, uint32 words, n symbols (n itself is not stored):
 - n = 0: no word. One distinct symbol: one word, the symbol; its code has no bits, so nothing follows. Else:
 - lengths: the first byte is the largest used symbol, `last`; then `last + 1` nibbles, the code length in bits of each
   symbol from 0 on, low nibble first, 0 = unused; zeros up to a whole word.
-- directory: for each chunk of `CHUNK` = 1024 symbols (the last may be shorter) a uint16, its number of words; zeros up
+- directory: for each chunk of `CHUNK` = 512 symbols (the last may be shorter) a uint16, its number of words; zeros up
   to a whole word.
 - chunks, one after the other, each from a new word on: the codes of its symbols, from the lowest bit of a word upwards,
   the first bit of a code lowest; zeros up to a whole word. Nothing follows the last chunk.
@@ -28,16 +28,12 @@ The lengths follow from the counts of the symbols alone, in integers:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 
+from compression.bits import load8, store8
 from compression.kernel import kernel
 
-CHUNK = 1024
+CHUNK = 512
 """Symbols in a chunk."""
 MAX_LENGTH = 12
 """Bits of the longest code."""
@@ -54,35 +50,6 @@ _FULL = 1 << MAX_LENGTH
 _CHUNK_WORDS = CHUNK * MAX_LENGTH // 32
 _SLACK = 2
 """Words that `_encode_chunk` may overwrite after its chunk."""
-
-
-def _bytes_at(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    start = builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [at])
-    return builder.bitcast(start, ir.IntType(64).as_pointer())
-
-
-@intrinsic
-def _load8(typingctx: Any, words: Any, at: Any) -> Any:
-    """The 8 bytes of an array from byte `at` on as a uint64. No bounds check."""
-    del typingctx, at
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_bytes_at(context, builder, signature.args[0], *args), align=1)
-
-    return types.uint64(words, types.uint64), generate
-
-
-@intrinsic
-def _store8(typingctx: Any, words: Any, at: Any, value: Any) -> Any:
-    """Stores a uint64 in the 8 bytes of an array from byte `at` on. No bounds check."""
-    del typingctx, at, value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], _bytes_at(context, builder, signature.args[0], *args[:2]), align=1)
-        return context.get_dummy_value()
-
-    return types.void(words, types.uint64, types.uint64), generate
 
 
 @kernel
@@ -313,7 +280,7 @@ def write_codes(
         size = size_ab + (c + d & np.uint64(63))
         bits |= (ab | cd << size_ab) << held
         held += size
-        _store8(words, to, bits)
+        store8(words, to, bits)
         to += held >> np.uint64(3)
         bits >>= held & np.uint64(56)
         held &= np.uint64(7)
@@ -323,7 +290,7 @@ def write_codes(
         bits |= (a >> np.uint64(8)) << held
         held += a & np.uint64(63)
     # Fewer than 7 + 3 * 12 bits are left.
-    _store8(words, to, bits)
+    store8(words, to, bits)
     to += held >> np.uint64(3)
     bits >>= held & np.uint64(56)
     return (to << np.uint64(3)) + (held & np.uint64(7)), bits
@@ -525,7 +492,7 @@ def _four_symbols(
 def _bits(words: np.ndarray, bit: np.uint64, limit: np.uint64) -> np.uint64:
     """At least the next 57 bits of the data, zeros after their end; anything if `bit` lies beyond it."""
     byte = min(bit >> np.uint64(3), limit)
-    return _load8(words, byte) >> (bit - (byte << np.uint64(3)) & np.uint64(63))
+    return load8(words, byte) >> (bit - (byte << np.uint64(3)) & np.uint64(63))
 
 
 @kernel

@@ -27,6 +27,8 @@ class Source:
         self.size = rows * columns
         self.keep: list[Any] = [raw]
         self.raw_address = raw.ctypes.data
+        self.limit: float | None = None
+        self.true_values = values
         self._set_values(values)
 
     def _set_values(self, values: NDArray[np.float32] | None) -> None:
@@ -51,26 +53,29 @@ class Source:
         return float(high - low)
 
     def dithered(self, grid: tuple[np.float32, np.float32, np.float32], seed: int) -> Source:
-        """The same table with values rounded at random; see `quantize.dither`."""
+        """The same table with values rounded at random; see `quantize.dither`. For 16-bit floats the decoded value is
+        rounded once more, to the nearest, to what they can hold."""
         assert self.values is not None
         step, inverse, limit = grid
         rounded = np.empty_like(self.values)
         dither(self.values, inverse, step, limit, np.uint64(seed & 0xFFFFFFFFFFFFFFFF), rounded)
         other = Source(self.dtype, self.rows, self.columns, self.raw, rounded)
         other.keep.append(self)
+        other.limit, other.true_values = float(limit), self.values
         return other
 
     def checked(self, grid: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32] | None:
         """For 16-bit floats: the values of some rows, NaN where the decoded value breaks the bound once it is rounded to
         16 bits, so that such a value is sent as it is. None: nothing needs it."""
-        if self.dtype == FLOAT32 or self.values is None:
+        if self.dtype == FLOAT32 or self.values is None or self.true_values is None:
             return None
         step, inverse, limit = grid
         x = self.values[first * self.columns : last * self.columns]
         with np.errstate(all="ignore"):
             decoded = np.rint(x * inverse) * step
             rounded = to_half(decoded, self.dtype)
-            held = np.abs(x.astype(np.float64) - from_half(rounded, self.dtype).astype(np.float64)) <= float(limit)
+            true = self.true_values[first * self.columns : last * self.columns].astype(np.float64)
+            held = np.abs(true - from_half(rounded, self.dtype).astype(np.float64)) <= (self.limit or float(limit))
         return np.where(held, x, np.float32(np.nan))
 
 

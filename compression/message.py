@@ -93,7 +93,7 @@ def _encode_packed(x, bits, grid, work, words, at):  # type: ignore[no-untyped-d
     used, patches = bitpack.quantize_pack(
         x, inverse, step, limit, 0, last, words[start:], widths, work.patch_at, work.patch_bits
     )
-    if used < 0 or patches > work.patch_at.size or start + used + 2 * patches > words.size:
+    if used < 0 or patches > rows.most_patches(x.size) or start + used + 2 * patches > words.size:
         return -1
     words[at], words[at + 1] = used, patches
     at = start + used

@@ -45,9 +45,7 @@ class PlanesWork(NamedTuple):
     """Working memory of `encode_planes` and `decode_planes`, from `planes_work`."""
 
     padded: NDArray[np.uint64]
-    hashes: NDArray[np.uint64]
-    table: NDArray[np.int32]
-    twins: NDArray[np.int32]
+    table: NDArray[np.int64]
     references: NDArray[np.uint32]
     firsts: NDArray[np.int32]
     block: NDArray[np.uint8]
@@ -73,9 +71,7 @@ def planes_work(rows: int, row_bytes: int, *, decode: bool) -> PlanesWork:
     block = (min(BLOCK * 8, rows * row_bytes) + 7) // 8
     return PlanesWork(
         padded=np.empty(encode * ((row_bytes + 7) // 8) if row_bytes % 8 else 0, np.uint64),
-        hashes=np.empty(encode, np.uint64),
-        table=np.empty(power if encode else 0, np.int32),
-        twins=np.empty(encode, np.int32),
+        table=np.empty(power if encode else 0, np.int64),
         references=np.empty(compared, np.uint32),
         firsts=np.empty(compared, np.int32),
         block=np.empty(block, np.uint64).view(np.uint8),
@@ -174,9 +170,7 @@ def _match(raw, rows, row_bytes, work):  # type: ignore[no-untyped-def]
     size = 64
     while size < 2 * rows:
         size *= 2
-    vector_lz.hash_rows(keys, width, 0, rows, work.hashes)
-    vector_lz.match_rows(keys, width, work.hashes, rows, 0, 1, work.table[:size], work.twins)
-    return vector_lz.number_rows(work.twins, rows, work.references, work.firsts)
+    return vector_lz.match(keys, width, rows, work.table[:size], work.references, work.firsts)
 
 
 @kernel

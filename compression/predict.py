@@ -15,7 +15,7 @@ from compression.tables import MAGNITUDES
 MOST_PIVOTS = 4
 WIDEST = 128
 """Columns of a row that are predicted; wider rows are coded without."""
-SAMPLE = 256
+SAMPLE = 128
 """Most rows that the model is fitted to."""
 
 _FLOOR = 0.08
@@ -47,7 +47,7 @@ def scatter_columns(tile, lead, n, columns, codes):  # type: ignore[no-untyped-d
 
 @kernel
 def sample_size(distinct, columns):  # type: ignore[no-untyped-def]
-    return min(distinct, SAMPLE if columns <= 32 else SAMPLE // 2 if columns <= 64 else SAMPLE // 4)
+    return min(distinct, SAMPLE if columns <= 64 else SAMPLE // 2)
 
 
 @kernel

@@ -7,6 +7,7 @@ infinities, -0.0, and what the codes cannot reach) is a *patch*: its code is 0, 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,13 +52,17 @@ def grids(bounds: list[float]) -> NDArray[np.float32]:
     return found
 
 
-def check_bound(bound: float) -> float:
+def check_bound(bound: Any) -> float:
     """The bound as a float.
 
     Raises:
         ValueError: it is not a finite number >= 0.
     """
-    if isinstance(bound, (str, bytes, bool)) or not math.isfinite(number := float(bound)) or number < 0:
+    try:
+        number = math.nan if isinstance(bound, (str, bytes, bool)) else float(bound)
+    except TypeError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
         raise ValueError(f"an error bound is a finite number >= 0, not {bound!r}")
     return number
 
@@ -79,7 +84,9 @@ def dither(x, inverse, step, limit, seed, out):  # type: ignore[no-untyped-def]
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         uniform = np.float32((z ^ (z >> np.uint64(31))) >> np.uint64(40)) * np.float32(2.0**-24)
-        rounded = np.float32(np.floor(np.float32(x[i] * inverse) + uniform)) * step
+        scaled = np.float32(x[i] * inverse)
+        whole = np.floor(scaled)
+        rounded = np.float32(whole + np.float32(uniform < np.float32(scaled - whole))) * step
         out[i] = rounded if abs(x[i] - rounded) <= limit and bits[i] != _MINUS_ZERO else x[i]
 
 
@@ -123,18 +130,19 @@ def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, c
 @kernel
 def _quantize_run(x, bits, start, stop, target, inverse, step, limit, top, codes, patch_at, patch_bits, patches):  # type: ignore[no-untyped-def]
     begin, end, shift = np.uintp(start), np.uintp(stop), np.uintp(target) - np.uintp(start)
+    pattern = x.view(np.uint32)  # of 16-bit floats, `bits` has other patterns
     while begin < end:
         block = min(begin + _RUN, end)
         missed = np.uint32(0)
         for i in range(begin, block):
             rounded = np.rint(x[i] * inverse)
-            held = (abs(rounded) <= top) & (abs(x[i] - rounded * step) <= limit) & (bits[i] != _MINUS_ZERO)
-            codes[i + shift] = rounded if held else np.float32(0)
-            missed |= np.uint32(not held)
+            held = (abs(rounded) <= top) & (abs(x[i] - rounded * step) <= limit) & (pattern[i] != _MINUS_ZERO)
+            codes[i + shift] = np.int32(rounded) if held else np.int32(0)
+            missed = np.uint32(missed | np.uint32(not held))
         if missed:
             for i in range(begin, block):
                 rounded = np.rint(x[i] * inverse)
-                if not ((abs(rounded) <= top) & (abs(x[i] - rounded * step) <= limit) & (bits[i] != _MINUS_ZERO)):
+                if not ((abs(rounded) <= top) & (abs(x[i] - rounded * step) <= limit) & (pattern[i] != _MINUS_ZERO)):
                     if patches < patch_at.size:
                         patch_at[patches] = i
                         patch_bits[patches] = bits[i]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from compression import huffman
+from compression.bits import load8, store8
 from compression.entropy import CHUNK, decode_chunk, encode_chunk
 from compression.kernel import kernel
 from compression.tables import SENT_WORDS, classify, read_classes
@@ -90,24 +91,20 @@ def encode_references_huffman(values, n, symbols, words, at):  # type: ignore[no
 
 @kernel
 def _write_extra(values, symbols, n, words, at):  # type: ignore[no-untyped-def]
-    held, filled = np.uint64(0), np.uint64(0)
-    for i in range(np.uintp(n)):
-        width = np.uint64(_EXTRA[symbols[i]])
-        held |= (np.uint64(values[i]) & ((np.uint64(1) << width) - np.uint64(1))) << filled
-        filled += width
-        if filled >= np.uint64(32):
-            if at >= words.size:
-                return -1
-            words[at] = np.uint32(held)
-            at += 1
-            held >>= np.uint64(32)
-            filled -= np.uint64(32)
-    if filled:
-        if at >= words.size:
+    """Append the lower bits; returns where the next word begins, or -1 if `words` is full."""
+    bit, bits = np.uint64(at) << np.uint64(5), np.uint64(0)
+    room = np.uint64(words.size) << np.uint64(5)
+    for start in range(0, n, 256):
+        if bit + np.uint64(256 * 32) > room:
             return -1
-        words[at] = np.uint32(held)
-        at += 1
-    return at
+        for i in range(np.uintp(start), np.uintp(min(start + 256, n))):
+            width = np.uint64(_EXTRA[symbols[i]])
+            bits |= (np.uint64(values[i]) & ((np.uint64(1) << width) - np.uint64(1))) << (bit & np.uint64(7))
+            store8(words, bit >> np.uint64(3), bits)
+            end = (bit & np.uint64(7)) + width
+            bits >>= end & np.uint64(56)
+            bit += width
+    return (np.int64(bit) + 31) // 32
 
 
 @kernel
@@ -143,17 +140,19 @@ def decode_references_huffman(words, at, end, n, symbols, values):  # type: igno
 
 @kernel
 def _read_extra(words, at, end, symbols, n, values):  # type: ignore[no-untyped-def]
-    held, filled = np.uint64(0), np.uint64(0)
+    bit, stop = np.uint64(at) << np.uint64(5), np.uint64(end) << np.uint64(5)
+    limit = np.uint64(max(words.size * 4 - 8, 0))
+    if words.size < 2:
+        return False
+    foreign = np.uint8(0)
     for i in range(np.uintp(n)):
         symbol = symbols[i]
+        foreign = max(foreign, symbol)
         width = np.uint64(_EXTRA[symbol])
-        if filled < width:
-            if at >= end:
-                return False
-            held |= np.uint64(words[at]) << filled
-            at += 1
-            filled += np.uint64(32)
-        values[i] = np.uint32(_FIRST[symbol]) + np.uint32(held & ((np.uint64(1) << width) - np.uint64(1)))
-        held >>= width
-        filled -= width
-    return at == end and held == 0
+        byte = min(bit >> np.uint64(3), limit)
+        low = load8(words, byte) >> ((bit - (byte << np.uint64(3))) & np.uint64(63))
+        values[i] = np.uint32(_FIRST[symbol]) + np.uint32(low & ((np.uint64(1) << width) - np.uint64(1)))
+        bit += width
+    if bit > stop or stop - bit > 31 or foreign >= _SYMBOLS:
+        return False
+    return (bit & np.uint64(31)) == 0 or np.uint64(words[end - 1]) >> (bit & np.uint64(31)) == 0

@@ -37,9 +37,7 @@ class Work(NamedTuple):
     """Working memory of `encode_rows` and `decode_rows`; `workspace` says how large."""
 
     codes: NDArray[np.uint64]
-    hashes: NDArray[np.uint64]
-    table: NDArray[np.int32]
-    twins: NDArray[np.int32]
+    table: NDArray[np.int64]
     references: NDArray[np.uint32]
     firsts: NDArray[np.int32]
     symbols: NDArray[np.uint8]
@@ -68,6 +66,19 @@ class Work(NamedTuple):
 
 
 @kernel
+def most_patches(values):  # type: ignore[no-untyped-def]
+    """Of more patches a section of so many values is not made: it depends on the section alone, not on what memory there
+    is, so that every encoder makes the same bytes."""
+    return values // 16 + 32
+
+
+@kernel
+def most_escapes(values):  # type: ignore[no-untyped-def]
+    """Likewise, of escaped residuals."""
+    return values // 8 + 64
+
+
+@kernel
 def is_flat(rows, columns):  # type: ignore[no-untyped-def]
     """Whether a matrix is coded as a single column."""
     return rows < FEWEST_ROWS or columns > MOST_COLUMNS or columns < 2
@@ -92,7 +103,7 @@ def encode_rows(x, bits, rows, columns, step, inverse, limit, coder, work, words
     if is_flat(rows, columns):
         rows, columns = rows * columns, 1
     stride, patches = _codes(x, bits, rows, columns, step, inverse, limit, work)
-    if patches > work.patch_at.size:
+    if patches > most_patches(rows * columns):
         return -1
     narrow = stride > 0
     stride = abs(stride)
@@ -156,9 +167,7 @@ def _match(rows, width, work):  # type: ignore[no-untyped-def]
     size = 64
     while size < 2 * rows:
         size *= 2
-    vector_lz.hash_rows(work.codes, width, 0, rows, work.hashes)
-    vector_lz.match_rows(work.codes, width, work.hashes, rows, 0, 1, work.table[:size], work.twins)
-    return vector_lz.number_rows(work.twins, rows, work.references, work.firsts)
+    return vector_lz.match(work.codes, width, rows, work.table[:size], work.references, work.firsts)
 
 
 @kernel
@@ -187,7 +196,7 @@ def _encode_codes(codes, tile, left, stride, distinct, columns, coder, work, wor
             predict.residuals(tile, lead, n, c, work.model, work.predicted, one)
             table = np.uintp(work.choice[c])
             escapes = to_symbols(one, n, shift, work.paired[table], work.known[table], work.symbols[c * lead :], work.escapes, escapes)
-        if escapes > work.escapes.size:
+        if escapes > most_escapes(distinct * columns):
             return -1, escapes
         if coder == HUFFMAN:
             at, entry = _write_huffman(n, columns, lead, work, words, at, entries, entry)
@@ -484,7 +493,7 @@ def decode_rows(words, at, end, rows, columns, step, coder, work, out):  # type:
     symbols_end = escapes_end - (escapes + 1) // 2
     if distinct > rows or distinct < 1 or (columns == 1 and distinct < rows):
         return COUNTS
-    if patches > rows * columns or escapes > distinct * columns or references_end > symbols_end:
+    if patches > rows * columns or references_end > symbols_end:
         return COUNTS
     at += HEADER
     if distinct < rows:

@@ -1,8 +1,8 @@
 """Which chain codes a table: the one that takes the least time by the cost law, measured on the table itself.
 
 Time per raw byte on a link of R bytes per second: 1 / (ratio * R) + 1 / encode + 1 / decode, and 1 / R raw (SC24 paper,
-arXiv 2407.04272, section 4.3, has the law for one table). A table is tried when it is first seen, and then one table at a
-time every `EVERY` choices, so that the cost of trying is spread thin.
+arXiv 2407.04272, section 4.3, has the law for one table). A table is tried when it is first seen, and then every `EVERY`
+messages, a few tables a message at most, so that the cost of trying is spread thin.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from compression.workspace import Workspace
 if TYPE_CHECKING:
     from compression.inputs import Source
 
-EVERY = 256
-"""Choices from one trial to the next."""
+EVERY = 1000
+"""Messages from one trial of a table to the next."""
 HYSTERESIS = 0.95
 """Another chain is taken when it takes less than this share of the time of the one in use."""
 MOST_ROWS = 8192
@@ -56,23 +56,22 @@ class Selector:
         self.link = link
         self.chosen: dict[int, int] = {}
         self.trials: dict[int, dict[int, Trial]] = {}
-        self._choices = 0
-        self._turn = 0
+        self._seen: dict[int, int] = {}
+        self._since = 0
         self._encoder, self._decoder = Workspace(decode=False), Workspace(decode=True)
 
     def choose(self, table: int, source: Source, bound: float) -> int:
         """The chain for this table of the message, whose bound is positive."""
-        self._choices += 1
-        known = table in self.chosen
-        due = known and self._choices >= EVERY and table == self._turn % (max(self.chosen) + 1)
-        if not known or due:
-            if due:
-                self._turn += 1
-                self._choices = 0
-            self._decide(table, try_chains(source, bound, self._encoder, self._decoder))
+        self._since += 1
+        self._seen[table] = self._seen.get(table, 0) + 1
+        due = self._seen[table] > EVERY and self._since > EVERY // 16
+        if table not in self.chosen or due:
+            self._seen[table] = self._since = 0
+            self.decide(table, try_chains(source, bound, self._encoder, self._decoder))
         return self.chosen[table]
 
-    def _decide(self, table: int, trials: dict[int, Trial]) -> None:
+    def decide(self, table: int, trials: dict[int, Trial]) -> None:
+        """Take the chain of the least cost; keep the one in use if that is nearly as good."""
         self.trials[table] = trials
         costs = {chain: trial.cost(self.link) for chain, trial in trials.items()}
         costs[RAW] = 1 / self.link

@@ -10,87 +10,58 @@ import numpy as np
 
 from compression.kernel import kernel
 
-PROBES = 64
-"""Look-ups of a row before it is taken as a new one, so that no input takes more than linear time."""
-
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _32 = np.uint64(32)
 
 
 @kernel
-def hash_rows(rows, width, first, last, hashes):  # type: ignore[no-untyped-def]
-    """Hash the rows `first` to `last`, uint64 [rows * width], into uint64 [rows]."""
-    for row in range(np.uintp(first), np.uintp(last)):
-        base = row * np.uintp(width)
-        odd, mixed = _PRIME, np.uint64(0)
-        for i in range(np.uintp(width)):
-            word = rows[base + i]
-            mixed += (word ^ (word >> _32)) * odd
-            odd += _PRIME + _PRIME
-        hashes[row] = (mixed ^ (mixed >> _32)) * _MIX
+def _hash(rows, base, width):  # type: ignore[no-untyped-def]
+    odd, mixed = _PRIME, np.uint64(0)
+    for i in range(np.uintp(width)):
+        word = rows[base + i]
+        mixed += (word ^ (word >> _32)) * odd
+        odd += _PRIME + _PRIME
+    return (mixed ^ (mixed >> _32)) * _MIX
 
 
 @kernel
-def match_rows(rows, width, hashes, n, part, parts, table, twins):  # type: ignore[no-untyped-def]
-    """For each row of this part, by its hash: the number of the first row that equals it.
-
-    Rows of different parts differ, so parts can be matched at the same time.
+def match(rows, width, n, table, references, firsts):  # type: ignore[no-untyped-def]
+    """Refer each row to the first one that equals it; returns the number of distinct rows.
 
     Args:
         rows: uint64 [n * width].
-        hashes: uint64 [n].
-        parts: a power of two.
-        table: int32, a power of two >= 2 * rows of this part, working memory.
-        twins: int32 [n], out.
-    """
-    table[:] = -1
-    mask = np.uint64(table.size - 1)
-    selected, mine = np.uint64(parts - 1), np.uint64(part)
-    for row in range(np.uintp(n)):
-        key = hashes[row]
-        if (key & selected) != mine:
-            continue
-        slot = (key >> _32) & mask
-        twin = np.int32(row)
-        for _ in range(PROBES):
-            other = table[slot]
-            if other < 0:
-                table[slot] = row
-                break
-            if hashes[np.uintp(other)] == key:
-                a, b, same = row * np.uintp(width), np.uintp(other) * np.uintp(width), True
-                for i in range(np.uintp(width)):
-                    same = same and rows[a + i] == rows[b + i]
-                if same:
-                    twin = other
-                    break
-            slot = (slot + np.uint64(1)) & mask
-        twins[row] = twin
-
-
-@kernel
-def number_rows(twins, n, references, firsts):  # type: ignore[no-untyped-def]
-    """Turn the first equal rows into references; returns the number of distinct rows.
-
-    Args:
-        twins: int32 [n]; see `match_rows`; overwritten.
+        table: int64, a power of two > n, working memory.
         references: uint32 [n], out.
         firsts: int32 [n], out: the row where each distinct row is first seen.
     """
-    count = np.uint32(0)
+    table[:] = -1
+    mask = np.uint64(table.size - 1)
+    count = np.int64(0)
     for row in range(np.uintp(n)):
-        twin = np.uintp(twins[row])
-        if twin == row:
-            firsts[np.uintp(count)] = row
-            twins[row] = count
-            count += np.uint32(1)
-            references[row] = 0
-        else:
-            number = twins[twin]
-            twins[row] = number
-            references[row] = np.uint32(number) + np.uint32(1)
-    return np.int64(count)
+        base = row * np.uintp(width)
+        key = _hash(rows, base, width)
+        slot = key & mask
+        tag = np.int64(key >> _32) << np.int64(31)  # the bits of the hash that the slot does not tell
+        reference = np.int64(0)
+        while True:
+            entry = table[slot]
+            if entry < 0:
+                table[slot] = tag | count
+                firsts[np.uintp(count)] = row
+                count += 1
+                break
+            if (entry ^ tag) >> np.int64(31) == 0:
+                other = np.uintp(firsts[np.uintp(entry & np.int64(0x7FFFFFFF))]) * np.uintp(width)
+                same = True
+                for i in range(np.uintp(width)):
+                    same = same and rows[base + i] == rows[other + i]
+                if same:
+                    reference = (entry & np.int64(0x7FFFFFFF)) + 1
+                    break
+            slot = (slot + np.uint64(1)) & mask
+        references[row] = np.uint32(reference)
+    return count
 
 
 @kernel

@@ -68,15 +68,12 @@ def write_frame(words: NDArray[np.uint32], sections: list[Section]) -> None:
 
 
 def _sum(words: NDArray[np.uint32]) -> int:
-    kept = int(words[4])
-    if words.flags.writeable:
-        words[4] = 0
-        found = int(checksum(words))
-        words[4] = kept
-        return found
-    copy = words.copy()
-    copy[4] = 0
-    return int(checksum(copy))
+    """Checksum with 0 in the place of the checksum. It is a sum over words, so that place is taken out of it: a payload
+    that others may read at the same time is not written to."""
+    place = np.zeros(HEADER, np.uint32)
+    without = int(checksum(place))
+    place[4] = words[4]
+    return (int(checksum(words)) - int(checksum(place)) + without) % (1 << 32)
 
 
 def as_words(payload: Any) -> NDArray[np.uint32]:

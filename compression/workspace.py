@@ -9,14 +9,12 @@ import numpy as np
 
 from compression.entropy import CHUNK, CHUNK_WORDS
 from compression.predict import MOST_PIVOTS, SAMPLE, WIDEST
-from compression.rows import Work, block_rows, is_flat, tile_lead
+from compression.rows import Work, block_rows, is_flat, most_escapes, most_patches, tile_lead
 from compression.tables import family
 
 _DTYPES = {
     "codes": np.uint64,
-    "hashes": np.uint64,
-    "table": np.int32,
-    "twins": np.int32,
+    "table": np.int64,
     "references": np.uint32,
     "firsts": np.int32,
     "symbols": np.uint8,
@@ -99,21 +97,18 @@ def _sizes(rows: int, columns: int, decode: bool) -> dict[str, int]:
     table = 64
     while table < 2 * keyed:
         table *= 2
-    exceptions = rows * columns // 8 + 64
     return {
         "codes": encode * (rows * stride // 4 + 8),
-        "hashes": encode * keyed,
         "table": encode * table,
-        "twins": encode * keyed,
         "references": keyed,
         "firsts": encode * keyed,
         "symbols": max(tile * columns, keyed),
         "tile": tile * stride // 4 + 8,
         "left": tile * columns // 4 + 8,
         "predicted": tile,
-        "escapes": encode * exceptions,
-        "patch_at": encode * (exceptions // 2),
-        "patch_bits": encode * (exceptions // 2),
+        "escapes": encode * (most_escapes(rows * columns) + 2),
+        "patch_at": encode * most_patches(rows * columns),
+        "patch_bits": encode * most_patches(rows * columns),
         "choice": columns,
         "distinct": decode * ((rows + 7) * stride // 4 + 8),
         "counts": columns,
