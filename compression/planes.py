@@ -45,7 +45,7 @@ class PlanesWork(NamedTuple):
     """Working memory of `encode_planes` and `decode_planes`, from `planes_work`."""
 
     padded: NDArray[np.uint64]
-    table: NDArray[np.int64]
+    table: NDArray[np.int32]
     references: NDArray[np.uint32]
     firsts: NDArray[np.int32]
     block: NDArray[np.uint8]
@@ -71,7 +71,7 @@ def planes_work(rows: int, row_bytes: int, *, decode: bool) -> PlanesWork:
     block = (min(BLOCK * 8, rows * row_bytes) + 7) // 8
     return PlanesWork(
         padded=np.empty(encode * ((row_bytes + 7) // 8) if row_bytes % 8 else 0, np.uint64),
-        table=np.empty(power if encode else 0, np.int64),
+        table=np.empty(power if encode else 0, np.int32),
         references=np.empty(compared, np.uint32),
         firsts=np.empty(compared, np.int32),
         block=np.empty(block, np.uint64).view(np.uint8),

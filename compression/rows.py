@@ -37,7 +37,7 @@ class Work(NamedTuple):
     """Working memory of `encode_rows` and `decode_rows`; `workspace` says how large."""
 
     codes: NDArray[np.uint64]
-    table: NDArray[np.int64]
+    table: NDArray[np.int32]
     references: NDArray[np.uint32]
     firsts: NDArray[np.int32]
     symbols: NDArray[np.uint8]

@@ -16,51 +16,72 @@ _32 = np.uint64(32)
 
 
 @kernel
-def _hash(rows, base, width):  # type: ignore[no-untyped-def]
-    odd, mixed = _PRIME, np.uint64(0)
-    for i in range(np.uintp(width)):
-        word = rows[base + i]
-        mixed += (word ^ (word >> _32)) * odd
-        odd += _PRIME + _PRIME
-    return (mixed ^ (mixed >> _32)) * _MIX
-
-
-@kernel
 def match(rows, width, n, table, references, firsts):  # type: ignore[no-untyped-def]
     """Refer each row to the first one that equals it; returns the number of distinct rows.
 
     Args:
         rows: uint64 [n * width].
-        table: int64, a power of two > n, working memory.
+        table: int32, a power of two > n, working memory.
         references: uint32 [n], out.
         firsts: int32 [n], out: the row where each distinct row is first seen.
     """
     table[:] = -1
+    if width == 2:
+        return _match_two(rows, n, table, references, firsts)
     mask = np.uint64(table.size - 1)
     count = np.int64(0)
     for row in range(np.uintp(n)):
         base = row * np.uintp(width)
-        key = _hash(rows, base, width)
-        slot = key & mask
-        tag = np.int64(key >> _32) << np.int64(31)  # the bits of the hash that the slot does not tell
-        reference = np.int64(0)
+        odd, mixed = _PRIME, np.uint64(0)
+        for i in range(np.uintp(width)):
+            word = rows[base + i]
+            mixed += (word ^ (word >> _32)) * odd
+            odd += _PRIME + _PRIME
+        slot = (((mixed ^ (mixed >> _32)) * _MIX) >> _32) & mask
+        reference = np.uint32(0)
         while True:
             entry = table[slot]
             if entry < 0:
-                table[slot] = tag | count
+                table[slot] = np.int32(count)
                 firsts[np.uintp(count)] = row
                 count += 1
                 break
-            if (entry ^ tag) >> np.int64(31) == 0:
-                other = np.uintp(firsts[np.uintp(entry & np.int64(0x7FFFFFFF))]) * np.uintp(width)
-                same = True
-                for i in range(np.uintp(width)):
-                    same = same and rows[base + i] == rows[other + i]
-                if same:
-                    reference = (entry & np.int64(0x7FFFFFFF)) + 1
-                    break
+            other = np.uintp(firsts[np.uintp(entry)]) * np.uintp(width)
+            different = np.uint64(0)
+            for i in range(np.uintp(width)):
+                different |= rows[base + i] ^ rows[other + i]
+            if different == 0:
+                reference = np.uint32(entry + 1)
+                break
             slot = (slot + np.uint64(1)) & mask
-        references[row] = np.uint32(reference)
+        references[row] = reference
+    return count
+
+
+@kernel
+def _match_two(rows, n, table, references, firsts):  # type: ignore[no-untyped-def]
+    """`match` of rows of two words, such as 16 codes of a byte: so common that it gets a form without inner loops,
+    which takes half the time."""
+    mask = np.uint64(table.size - 1)
+    count = np.int64(0)
+    for row in range(np.uintp(n)):
+        one, two = rows[row * np.uintp(2)], rows[row * np.uintp(2) + np.uintp(1)]
+        mixed = (one ^ (one >> _32)) * _PRIME + (two ^ (two >> _32)) * (_PRIME + _PRIME + _PRIME)
+        slot = (((mixed ^ (mixed >> _32)) * _MIX) >> _32) & mask
+        reference = np.uint32(0)
+        while True:
+            entry = table[slot]
+            if entry < 0:
+                table[slot] = np.int32(count)
+                firsts[np.uintp(count)] = row
+                count += 1
+                break
+            other = np.uintp(firsts[np.uintp(entry)]) * np.uintp(2)
+            if ((rows[other] ^ one) | (rows[other + np.uintp(1)] ^ two)) == 0:
+                reference = np.uint32(entry + 1)
+                break
+            slot = (slot + np.uint64(1)) & mask
+        references[row] = reference
     return count
 
 

@@ -14,7 +14,7 @@ from compression.tables import family
 
 _DTYPES = {
     "codes": np.uint64,
-    "table": np.int64,
+    "table": np.int32,
     "references": np.uint32,
     "firsts": np.int32,
     "symbols": np.uint8,
