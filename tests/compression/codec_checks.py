@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,16 @@ from compression.wire import CHAINS, HEADER
 LOSSY = ("bitpack", "huffman", "rans")
 CANARY = 0xA5
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@contextmanager
+def flushing() -> Iterator[None]:
+    """Subnormal numbers count as 0 on this thread, as PyTorch lets users choose."""
+    assert torch.set_flush_denormal(True), "this processor cannot flush subnormal numbers"
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def bits_of(table: Any) -> np.ndarray:
@@ -34,8 +46,8 @@ def as_float64(table: Any) -> np.ndarray:
 
 
 def kept(before: Any, after: Any, bound: float) -> np.ndarray:
-    """Whether each value came back as promised: a finite one within the bound, in float64 and without slack, any other, and
-    -0.0, bit for bit."""
+    """Whether each value came back as promised: a finite one within the bound, in float64 and without slack, any other
+    and -0.0 bit for bit."""
     x, y = as_float64(before), as_float64(after)
     with np.errstate(invalid="ignore"):
         near = np.abs(x - y) <= bound

@@ -17,6 +17,7 @@ from tests.compression.codec_checks import (
     assert_same,
     bits_of,
     check_all,
+    flushing,
     kept,
     noise,
     round_trip,
@@ -26,10 +27,10 @@ from tests.compression.codec_checks import (
 TINY = float(np.finfo(np.float32).smallest_subnormal)
 BOUNDS = [1e-45, 1e-40, 2.0**-126, 2.0**-101, 2.0**-100, 1e-7, 1e-3, 0.03, 1.0, 1e3, 1e30, 3e38, 1e308]
 SPECIAL = np.array(
-    [0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000]
-    + [0x7F800001, 0x7FC00000, 0xFFC00001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FA55A5A],
+    (0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000,
+     0x7F800001, 0x7FC00000, 0xFFC00001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FA55A5A),
     np.uint32,
-).view(np.float32)
+).view(np.float32)  # fmt: skip
 """Zeros, the smallest and largest numbers, infinities, NaNs of all kinds."""
 
 
@@ -57,7 +58,7 @@ def test_a_broken_decoder_is_seen(codec, monkeypatch):
         outs[0][3, 2] = np.nan
 
     monkeypatch.setattr(codec, "decode", broken)
-    with pytest.raises(AssertionError, match="1 of 1600 values, first .* came back as .*nan"):
+    with pytest.raises(AssertionError, match=r"1 of 1600 values, first .* came back as .*nan"):
         check_all(codec, trained(100, 16), 0.01)
 
 
@@ -214,12 +215,9 @@ def test_subnormals_with_and_without_flushing(codec, bound):
             plain = codec.encode([table], bound, chain).tobytes()
             outs = [np.empty_like(table) for _ in range(2)]
             codec.decode(plain, outs[:1])
-            assert torch.set_flush_denormal(True)
-            try:
+            with flushing():
                 flushed = codec.encode([table], bound, chain).tobytes()
                 codec.decode(plain, outs[1:])
-            finally:
-                torch.set_flush_denormal(False)
             assert plain == flushed
             assert_same(outs[0], outs[1])
             assert_kept(table, outs[0], bound)
@@ -233,13 +231,10 @@ def test_subnormal_halves_with_and_without_flushing(codec, name):
     table = patterns[: len(patterns) // 16 * 16].reshape(-1, 16)
     for bound in (2.0**-100, 2.0**-26, 2.0**-14, 1.0):
         payload = codec.encode([table], bound, "bitpack").tobytes()
-        assert torch.set_flush_denormal(True)
-        try:
+        with flushing():
             assert codec.encode([table], bound, "bitpack").tobytes() == payload
             out = torch.empty_like(table)
             codec.decode(payload, [out])
-        finally:
-            torch.set_flush_denormal(False)
         assert_kept(table, out, bound)
 
 
