@@ -94,12 +94,12 @@ def pack_u32(values: np.ndarray, n: Number, words: np.ndarray, widths: np.ndarra
         seen = np.uint32(0)
         for i in range(count):
             seen = np.uint32(seen | values[first + i])
-        width = _bits(seen)
-        after = used + _block_words(count, width)
+        width = bits_of(seen)
+        after = used + block_words(count, width)
         if after > np.uintp(words.size):
             return -1
         widths[block] = width
-        _pack_block(values, first, count, width, words, used)
+        pack_block(values, first, count, width, words, used)
         used = after
     return np.int64(used)
 
@@ -124,10 +124,10 @@ def unpack_u32(words: np.ndarray, widths: np.ndarray, n: Number, out: np.ndarray
         first = np.uintp(block * BLOCK)
         count = np.uintp(min(BLOCK, n - block * BLOCK))
         width = np.uintp(widths[block])
-        after = at + _block_words(count, width)
+        after = at + block_words(count, width)
         if width > np.uintp(32) or after > np.uintp(words.size):
             return -1
-        _unpack_block(words, at, width, out, first, count)
+        unpack_block(words, at, width, out, first, count)
         at = after
     return np.int64(at)
 
@@ -172,12 +172,12 @@ def quantize_pack(
         if seen & _PATCH:
             patches = _take_patches(x, first, count, codes, patch_index, patch_bits, patches)
             seen = np.uint32(seen ^ _PATCH)
-        width = _bits(seen)
-        after = used + _block_words(count, width)
+        width = bits_of(seen)
+        after = used + block_words(count, width)
         if after > np.uintp(words.size):
             return -1, patches
         widths[block] = width
-        _pack_block(codes, np.uintp(0), count, width, words, used)
+        pack_block(codes, np.uintp(0), count, width, words, used)
         used = after
     return np.int64(used), patches
 
@@ -215,10 +215,10 @@ def unpack_dequantize(
         first = np.uintp(block * BLOCK)
         count = np.uintp(min(BLOCK, out.size - block * BLOCK))
         width = np.uintp(widths[block])
-        after = at + _block_words(count, width)
+        after = at + block_words(count, width)
         if width > np.uintp(32) or after > np.uintp(words.size):
             return -1
-        _unpack_block(words, at, width, codes, np.uintp(0), count)
+        unpack_block(words, at, width, codes, np.uintp(0), count)
         for i in range(count):
             q = np.int32((codes[i] >> np.uint32(1)) ^ (np.uint32(0) - (codes[i] & np.uint32(1))))
             out[first + i] = np.float32(q) * step
@@ -269,7 +269,7 @@ def _take_patches(
 
 
 @kernel
-def _bits(word: Number) -> Number:
+def bits_of(word: Number) -> Number:
     """Bits of a uint32; 0 has none."""
     bits = np.uintp(0)
     while word:
@@ -279,12 +279,12 @@ def _bits(word: Number) -> Number:
 
 
 @kernel
-def _block_words(count: Number, width: Number) -> Number:
+def block_words(count: Number, width: Number) -> Number:
     return (count * width + np.uintp(31)) >> np.uintp(5)
 
 
 @kernel
-def _pack_block(values: np.ndarray, first: Number, count: Number, width: Number, words: np.ndarray, at: Number) -> None:
+def pack_block(values: np.ndarray, first: Number, count: Number, width: Number, words: np.ndarray, at: Number) -> None:
     """Pack values[first : first + count], a block, into words from `at`; no checks."""
     if width == 0:
         return
@@ -305,7 +305,7 @@ def _pack_block(values: np.ndarray, first: Number, count: Number, width: Number,
 
 
 @kernel
-def _unpack_block(words: np.ndarray, at: Number, width: Number, out: np.ndarray, first: Number, count: Number) -> None:
+def unpack_block(words: np.ndarray, at: Number, width: Number, out: np.ndarray, first: Number, count: Number) -> None:
     """Unpack a block of words from `at` into out[first : first + count]; no checks."""
     if width == 0:
         out[first : first + count] = 0

@@ -59,7 +59,7 @@ def _user_cache() -> Path:
 kernel = kernels(
     "compression",
     Path(__file__).parent,
-    ("kernel", "bitpack", "bits", "checksum", "entropy", "huffman", "ids", "message", "planes", "predict", "quantize", "references",
+    ("kernel", "bitpack", "bits", "checksum", "dedup", "entropy", "huffman", "ids", "message", "planes", "predict", "quantize", "references",
      "rows", "symbols", "tables", "transpose", "vector_lz", "wire"),
 )  # fmt: skip
 """Compiles the functions of this package."""

@@ -9,8 +9,9 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from compression import bitpack, rows
+from compression.dedup import decode_dedup, encode_dedup
 from compression.kernel import kernel
-from compression.wire import BITPACK, HUFFMAN, RANS, RAW
+from compression.wire import BITPACK, DEDUP, HUFFMAN, RANS, RAW
 
 VALUES, BITS, BYTES, SIZE, ROWS, COLUMNS, CHAIN, STOP = range(8)
 """Columns of a plan for encoding, int64: addresses of the float32 values, of what a patch sends (uint32) and of the raw
@@ -56,6 +57,11 @@ def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-de
         if chain == HUFFMAN or chain == RANS:
             step, inverse, limit = grids[s, 0], grids[s, 1], grids[s, 2]
             end = rows.encode_rows(x, bits, plan[s, ROWS], plan[s, COLUMNS], step, inverse, limit, chain, work, words, at)
+            if end < 0 or end - at >= raw:
+                chain = BITPACK
+        if chain == DEDUP:
+            step, inverse, limit = grids[s, 0], grids[s, 1], grids[s, 2]
+            end = encode_dedup(x, bits, plan[s, ROWS], plan[s, COLUMNS], step, inverse, limit, work, words, at)
             if end < 0 or end - at >= raw:
                 chain = BITPACK
         if chain == BITPACK:
@@ -119,6 +125,8 @@ def decode_sections(plan, steps, work, words):  # type: ignore[no-untyped-def]
         out = carray(_pointer(plan[s, TARGET]), n, np.float32)
         if plan[s, CHAIN] == BITPACK:
             error = _decode_packed(words, at, end, steps[s], out)
+        elif plan[s, CHAIN] == DEDUP:
+            error = decode_dedup(words, at, end, plan[s, ROWS], plan[s, COLUMNS], steps[s], work, out)
         else:
             error = rows.decode_rows(
                 words, at, end, plan[s, ROWS], plan[s, COLUMNS], steps[s], plan[s, CHAIN], work, out

@@ -102,14 +102,14 @@ def encode_rows(x, bits, rows, columns, step, inverse, limit, coder, work, words
     """
     if is_flat(rows, columns):
         rows, columns = rows * columns, 1
-    stride, patches = _codes(x, bits, rows, columns, step, inverse, limit, work)
+    stride, patches = quantize_codes(x, bits, rows, columns, step, inverse, limit, work)
     if patches > most_patches(rows * columns):
         return -1
     narrow = stride > 0
     stride = abs(stride)
     distinct = rows
     if columns > 1:
-        distinct = _match(rows, stride // 8 if narrow else stride // 4, work)
+        distinct = match_codes(rows, stride // 8 if narrow else stride // 4, work)
     start = at
     at += HEADER
     if at > words.size:
@@ -147,7 +147,7 @@ def encode_rows(x, bits, rows, columns, step, inverse, limit, coder, work, words
 
 
 @kernel
-def _codes(x, bits, rows, columns, step, inverse, limit, work):  # type: ignore[no-untyped-def]
+def quantize_codes(x, bits, rows, columns, step, inverse, limit, work):  # type: ignore[no-untyped-def]
     """Quantise to int8, or int16 where that leaves too many values out of reach; returns (stride, patches).
 
     The stride is negative for int16. Rows are padded to whole words of 8 bytes, so that they can be compared by words.
@@ -162,7 +162,7 @@ def _codes(x, bits, rows, columns, step, inverse, limit, work):  # type: ignore[
 
 
 @kernel
-def _match(rows, width, work):  # type: ignore[no-untyped-def]
+def match_codes(rows, width, work):  # type: ignore[no-untyped-def]
     """Number the distinct rows of `width` words; returns how many there are."""
     size = 64
     while size < 2 * rows:
@@ -516,13 +516,13 @@ def decode_rows(words, at, end, rows, columns, step, coder, work, out):  # type:
         tile, left, codes = work.tile.view(np.int8), work.left.view(np.uint8), work.distinct.view(np.int8)
         error = _decode_codes(words, at, symbols_end, escaped, distinct, columns, stride, coder, work, tile, left, codes)
         if error == 0:
-            _expand(codes, stride, work.references, distinct < rows, rows, columns, step, out)
+            expand(codes, stride, work.references, distinct < rows, rows, columns, step, out)
     else:
         stride = columns
         wide_tile, wide_left, wide = work.tile.view(np.int16), work.left.view(np.uint16), work.distinct.view(np.int16)
         error = _decode_codes(words, at, symbols_end, escaped, distinct, columns, stride, coder, work, wide_tile, wide_left, wide)
         if error == 0:
-            _expand(wide, stride, work.references, distinct < rows, rows, columns, step, out)
+            expand(wide, stride, work.references, distinct < rows, rows, columns, step, out)
     return error
 
 
@@ -577,7 +577,7 @@ def _decode_codes(words, at, end, escaped, distinct, columns, stride, coder, wor
 
 
 @kernel
-def _expand(codes, stride, numbers, numbered, rows, columns, step, out):  # type: ignore[no-untyped-def]
+def expand(codes, stride, numbers, numbered, rows, columns, step, out):  # type: ignore[no-untyped-def]
     """Values of all rows from the codes of the distinct ones."""
     for row in range(np.uintp(rows)):
         source = (np.uintp(numbers[row]) if numbered else row) * np.uintp(stride)

@@ -15,7 +15,7 @@ import numpy as np
 from compression import message
 from compression.message import CHAIN, COLUMNS, END, ROWS, SIZE, SLACK, START, STOP, TARGET, WIDTH
 from compression.quantize import grid, wire_bound
-from compression.wire import BITPACK, HUFFMAN, RANS, RAW
+from compression.wire import BITPACK, DEDUP, HUFFMAN, RANS, RAW
 from compression.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def try_chains(source: Source, bound: float, encoder: Workspace, decoder: Worksp
     out = np.empty(size, np.float32)
     shapes = [(rows, source.columns)]
     found = {}
-    for chain in (BITPACK, HUFFMAN, RANS):
+    for chain in (BITPACK, DEDUP, HUFFMAN, RANS):
         encode, decode = [], []
         for _ in range(3):
             plan[0] = source.address, source.bits_address, source.address, raw, rows, source.columns, chain, 0

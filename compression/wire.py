@@ -22,8 +22,8 @@ PART_BYTES = 1 << 23
 MOST_VALUES = 1 << 31
 """Values of a section are fewer."""
 
-RAW, LOSSLESS, BITPACK, HUFFMAN, RANS = range(5)
-CHAINS = {"raw": RAW, "lossless": LOSSLESS, "bitpack": BITPACK, "huffman": HUFFMAN, "rans": RANS}
+RAW, LOSSLESS, BITPACK, HUFFMAN, RANS, DEDUP = range(6)
+CHAINS = {"raw": RAW, "lossless": LOSSLESS, "bitpack": BITPACK, "huffman": HUFFMAN, "rans": RANS, "dedup": DEDUP}
 """Number of each chain on the wire. A number is never given to another chain."""
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 """Dtypes by their number on the wire."""
@@ -127,7 +127,7 @@ def read_frame(words: NDArray[np.uint32]) -> list[Section]:
 
 def _check_section(section: Section, i: int) -> None:
     chain, dtype, rows, columns, bound, start, stop = section
-    if chain > RANS:
+    if chain > DEDUP:
         raise CorruptPayloadError(f"chain of section {i}", f"there is no chain {chain}")
     if dtype >= len(DTYPES) or (chain >= BITPACK and dtype > BFLOAT16):
         raise CorruptPayloadError(f"dtype of section {i}", f"{dtype} is none for chain {chain}")
