@@ -11,9 +11,9 @@ import torch
 
 from compression import Codec
 from compression.checksum import checksum
-from compression.wire import CHAINS, HEADER
+from compression.wire import BITPACK, CHAINS, HEADER
 
-LOSSY = ("bitpack", "huffman", "rans")
+LOSSY = tuple(name for name, number in CHAINS.items() if number >= BITPACK)
 CANARY = 0xA5
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
