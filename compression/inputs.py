@@ -15,35 +15,41 @@ class Source:
     """A table to encode, contiguous.
 
     Attributes:
-        dtype: its number on the wire; rows, columns, row_bytes: its shape.
-        raw: uint8, its memory.
-        address, bits_address, raw_address: of the values as float32, of the bits that stand for a value (uint32), and of
-            the memory; the first two are 0 if it holds no floats of at most 32 bits.
+        dtype: its number on the wire; rows, columns, row_bytes, size: its shape.
+        raw_address: of its memory.
+        address, bits_address: of the values as float32, and of the bits that stand for a value (uint32); 0 if it holds no
+            floats of at most 32 bits.
+        values: float32 [size] of such a table.
     """
 
-    def __init__(self, dtype: int, rows: int, columns: int, raw: NDArray[np.uint8], values: NDArray[np.float32] | None) -> None:
-        self.dtype, self.rows, self.columns, self.raw = dtype, rows, columns, raw
-        self.row_bytes = columns * ITEM_BYTES[dtype]
-        self.size = rows * columns
-        self.keep: list[Any] = [raw]
-        self.raw_address = raw.ctypes.data
+    def __init__(self, dtype: int, array: NDArray[Any]) -> None:
+        self.dtype, self._array = dtype, array
+        self.rows, self.columns = array.shape
+        self.row_bytes = self.columns * ITEM_BYTES[dtype]
+        self.size = self.rows * self.columns
+        self.raw_address = self.address = self.bits_address = array.ctypes.data
+        self.keep: list[Any] = []
         self.limit: float | None = None
-        self.true_values = values
-        self._set_values(values)
-
-    def _set_values(self, values: NDArray[np.float32] | None) -> None:
-        self.values = values
-        self.address = self.bits_address = 0
-        if values is None:
-            return
-        if self.dtype == FLOAT32:
-            self.bits_address = self.raw_address
-            self.address = self.raw_address if values.base is self.raw.base else values.ctypes.data
+        self.values: NDArray[np.float32] | None = None
+        if dtype == FLOAT32:
+            self.values = array.reshape(-1)
+        elif dtype <= BFLOAT16:
+            bits = self.raw.view(np.uint16)
+            wide = bits.astype(np.uint32)
+            self.keep.append(wide)
+            self.bits_address = wide.ctypes.data
+            self._set_values(from_half(bits, dtype))
         else:
-            self.address = values.ctypes.data
-            bits = self.raw.view(np.uint16).astype(np.uint32)
-            self.keep.append(bits)
-            self.bits_address = bits.ctypes.data
+            self.address = self.bits_address = 0
+        self.true_values = self.values
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        """Its memory."""
+        return self._array.reshape(-1).view(np.uint8)
+
+    def _set_values(self, values: NDArray[np.float32]) -> None:
+        self.values, self.address = values, values.ctypes.data
 
     def value_range(self) -> float:
         """Largest minus smallest finite value, in float64."""
@@ -59,9 +65,9 @@ class Source:
         step, inverse, limit = grid
         rounded = np.empty_like(self.values)
         dither(self.values, inverse, step, limit, np.uint64(seed & 0xFFFFFFFFFFFFFFFF), rounded)
-        other = Source(self.dtype, self.rows, self.columns, self.raw, rounded)
-        other.keep.append(self)
-        other.limit, other.true_values = float(limit), self.values
+        other = Source(self.dtype, self._array)
+        other._set_values(rounded)
+        other.limit = float(limit)
         return other
 
     def checked(self, grid: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32] | None:
@@ -82,26 +88,30 @@ class Source:
 class Output:
     """Where a table is decoded to; `finish` after all of it is there."""
 
-    def __init__(self, target: Any, owner: Any, dtype: int, raw: NDArray[np.uint8]) -> None:
-        self.dtype, self.raw = dtype, raw
+    def __init__(self, dtype: int, target: NDArray[Any]) -> None:
+        self.dtype, self._target = dtype, target
+        self._owner = target if target.flags.c_contiguous else np.empty_like(target, order="C")
         self.rows, self.columns = target.shape
         self.row_bytes = self.columns * ITEM_BYTES[dtype]
-        self.raw_address = raw.ctypes.data
-        self._target, self._owner = target, owner
-        self._rounded: list[tuple[int, NDArray[np.float32], NDArray[np.uint32], NDArray[np.uint32]]] = []
+        self.raw_address = self._owner.ctypes.data
+        self._rounded: dict[int, NDArray[np.float32]] = {}
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        """Its memory, or that of a contiguous stand-in."""
+        return self._owner.reshape(-1).view(np.uint8)
 
     def address(self, row: int, rows: int) -> int:
         """Of float32 [rows * columns] for these rows to be decoded to."""
         if self.dtype == FLOAT32:
             return self.raw_address + row * self.row_bytes
         values = np.empty(rows * self.columns, np.float32)
-        self._rounded.append((row * self.columns, values, np.empty(0, np.uint32), np.empty(0, np.uint32)))
+        self._rounded[row] = values
         return values.ctypes.data
 
     def round(self, row: int, where: NDArray[np.uint32], bits: NDArray[np.uint32]) -> None:
         """Round decoded rows to 16 bits and put in the bits that stand for some of their values."""
-        start = row * self.columns
-        values = next(values for first, values, _, _ in self._rounded if first == start)
+        values, start = self._rounded.pop(row), row * self.columns
         target = self.raw.view(np.uint16)[start : start + values.size]
         target[:] = to_half(values, self.dtype)
         target[where] = bits
@@ -139,14 +149,7 @@ def source(table: Any) -> Source:
     dtype, array = _memory(table)
     if array.ndim != 2:
         raise ValueError(f"a table has rows and columns, this one has shape {tuple(array.shape)}")
-    rows, columns = array.shape
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    values: NDArray[np.float32] | None = None
-    if dtype == FLOAT32:
-        values = raw.view(np.float32)
-    elif dtype in (FLOAT16, BFLOAT16):
-        values = from_half(raw.view(np.uint16), dtype)
-    return Source(dtype, rows, columns, raw, values)
+    return Source(dtype, array if array.flags.c_contiguous else np.ascontiguousarray(array))
 
 
 def output(target: Any) -> Output:
@@ -160,8 +163,7 @@ def output(target: Any) -> Output:
         raise ValueError(f"a table has rows and columns, this output has shape {tuple(array.shape)}")
     if not array.flags.writeable:
         raise ValueError("the output is read-only")
-    owner = array if array.flags.c_contiguous else np.empty_like(array, order="C")
-    return Output(array, owner, dtype, owner.reshape(-1).view(np.uint8))
+    return Output(dtype, array)
 
 
 _NUMBERS = {np.dtype(name): number for number, name in enumerate(DTYPES) if name != "bfloat16"}

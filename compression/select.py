@@ -29,6 +29,10 @@ MOST_ROWS = 8192
 """Rows of a table that a trial takes."""
 
 
+Key = tuple[int, int, int]
+"""A table: its place in the messages, its columns, and about how many rows."""
+
+
 class Trial(NamedTuple):
     """What a chain did on a table."""
 
@@ -54,14 +58,15 @@ class Selector:
 
     def __init__(self, link: float) -> None:
         self.link = link
-        self.chosen: dict[int, int] = {}
-        self.trials: dict[int, dict[int, Trial]] = {}
-        self._seen: dict[int, int] = {}
+        self.chosen: dict[Key, int] = {}
+        self.trials: dict[Key, dict[int, Trial]] = {}
+        self._seen: dict[Key, int] = {}
         self._since = 0
         self._encoder, self._decoder = Workspace(decode=False), Workspace(decode=True)
 
-    def choose(self, table: int, source: Source, bound: float) -> int:
-        """The chain for this table of the message, whose bound is positive."""
+    def choose(self, place: int, source: Source, bound: float) -> int:
+        """The chain for the table at this place of the message, whose bound is positive."""
+        table = place, source.columns, source.rows.bit_length()
         self._since += 1
         self._seen[table] = self._seen.get(table, 0) + 1
         due = self._seen[table] > EVERY and self._since > EVERY // 16
@@ -70,7 +75,7 @@ class Selector:
             self.decide(table, try_chains(source, bound, self._encoder, self._decoder))
         return self.chosen[table]
 
-    def decide(self, table: int, trials: dict[int, Trial]) -> None:
+    def decide(self, table: Key, trials: dict[int, Trial]) -> None:
         """Take the chain of the least cost; keep the one in use if that is nearly as good."""
         self.trials[table] = trials
         costs = {chain: trial.cost(self.link) for chain, trial in trials.items()}
