@@ -170,7 +170,7 @@ def test_a_lie_in_the_frame_is_named(codec, word, value, field):
     assert inspect(words)[0]["chain"] == "rans"
     found = refused(codec, change(words, word, value), [table])
     assert found.startswith(field)
-    if "table" not in field:
+    if word != 6 and "table" not in field:
         with pytest.raises(CorruptPayloadError, match=f"corrupt payload: {field}"):
             inspect(change(words, word, value))
 
