@@ -5,7 +5,8 @@ It stands alone: it needs NumPy and numba, and takes torch tensors where torch i
 
 from compression.codec import Bound, Codec, Relative, inspect
 from compression.errors import CorruptPayloadError
-from compression.ids import decode_id_lists, decode_ids, encode_id_lists, encode_ids
+from compression.id_lists import decode_id_lists, encode_id_lists
+from compression.ids import decode_ids, encode_ids
 
 __all__ = [
     "Bound",

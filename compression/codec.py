@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,15 @@ class _Part(NamedTuple):
     last: int
     chain: int
     bound: float
+
+
+class _Job(NamedTuple):
+    """A section, numbered from 0, and the rows of an output that it holds."""
+
+    section: Section
+    target: Output
+    row: int
+    number: int
 
 
 class Codec:
@@ -107,7 +116,7 @@ class Codec:
         if chain != "auto" and chain not in CHAINS:
             raise ValueError(f"no chain {chain!r}: auto, {', '.join(CHAINS)}")
         single = isinstance(bounds, (Relative, str, bytes)) or not hasattr(bounds, "__len__")
-        each = [bounds] * len(tables) if single else list(bounds)
+        each: list[Any] = [bounds] * len(tables) if single else list(cast(Sequence[Bound], bounds))
         if len(each) != len(tables):
             raise ValueError(f"{len(each)} bounds for {len(tables)} tables")
         parts: list[_Part] = []
@@ -134,8 +143,10 @@ class Codec:
         words = wire.as_words(payload)
         targets = [output(out) for out in outs]
         jobs = _assign(wire.read_frame(words), targets)
-        groups = self._split(jobs, lambda job: job[0].rows * job[1].row_bytes)
-        self._run([partial(_decode_run, work, group, words) for work, group in zip(self._decoders, groups, strict=False)])
+        groups = self._split(jobs, lambda job: job.section.rows * job.target.row_bytes)
+        self._run(
+            [partial(_decode_run, work, group, words) for work, group in zip(self._decoders, groups, strict=False)]
+        )
         for target in targets:
             target.finish()
 
@@ -296,13 +307,13 @@ def _plan_row(part: _Part, grid: NDArray[np.float32]) -> tuple[int, ...]:
     return values, bits, one.raw_address + first * one.row_bytes, size, last - first, one.columns, chain, 0
 
 
-def _assign(sections: list[Section], targets: list[Output]) -> list[tuple[Section, Output, int]]:
+def _assign(sections: list[Section], targets: list[Output]) -> list[_Job]:
     """Which rows of which output each section holds.
 
     Raises:
         CorruptPayloadError: they do not fit together.
     """
-    jobs = []
+    jobs: list[_Job] = []
     left = iter(sections)
     for i, target in enumerate(targets):
         row = 0
@@ -315,8 +326,10 @@ def _assign(sections: list[Section], targets: list[Output]) -> list[tuple[Sectio
                 raise CorruptPayloadError(f"dtype of table {i}", f"the payload holds {held}, the output is {wanted}")
             if section.columns != target.columns or row + section.rows > target.rows:
                 held, wanted = f"{section.rows} x {section.columns}", f"{target.rows - row} x {target.columns}"
-                raise CorruptPayloadError(f"shape of table {i}", f"the payload holds {held}, the output has {wanted} left")
-            jobs.append((section, target, row))
+                raise CorruptPayloadError(
+                    f"shape of table {i}", f"the payload holds {held}, the output has {wanted} left"
+                )
+            jobs.append(_Job(section, target, row, len(jobs)))
             row += section.rows
             if row == target.rows or not section.rows:
                 break
@@ -327,11 +340,11 @@ def _assign(sections: list[Section], targets: list[Output]) -> list[tuple[Sectio
     return jobs
 
 
-def _decode_run(work: Workspace, jobs: list[tuple[Section, Output, int]], words: NDArray[np.uint32]) -> None:
+def _decode_run(work: Workspace, jobs: list[_Job], words: NDArray[np.uint32]) -> None:
     rows, lossy = [], []
-    for section, target, row in jobs:
+    for section, target, row, number in jobs:
         if section.chain == LOSSLESS:
-            _decode_lossless(section, target, row, words)
+            _decode_lossless(section, target, row, number, words)
             continue
         if section.chain == RAW:
             address = target.raw_address + row * target.row_bytes
@@ -344,25 +357,25 @@ def _decode_run(work: Workspace, jobs: list[tuple[Section, Output, int]], words:
         return
     plan = np.array(rows, np.int64)
     steps = np.ascontiguousarray(grids(lossy)[:, 0])
-    shapes = {row[ROWS : COLUMNS + 1] for row in rows if row[CHAIN] > BITPACK}
+    shapes = {(row[ROWS], row[COLUMNS]) for row in rows if row[CHAIN] > BITPACK}
     wrong = message.decode_sections(plan, steps, work.of(shapes), words)
     if wrong >= 0:
-        at = [i for i, job in enumerate(jobs) if job[0].chain != LOSSLESS][wrong]
+        number = [job.number for job in jobs if job.section.chain != LOSSLESS][wrong]
         field = message.ERRORS[int(plan[wrong, ERROR])]
-        raise CorruptPayloadError(f"{field} of section {at}", "not what an encoder writes")
-    for section, target, row in jobs:
+        raise CorruptPayloadError(f"{field} of section {number}", "not what an encoder writes")
+    for section, target, row, number in jobs:
         if section.chain >= BITPACK and target.dtype != wire.FLOAT32:
             patches, stop = int(words[section.start + 1]), section.stop
             bits = words[stop - patches : stop]
             if patches and bits.max() > 0xFFFF:
-                raise CorruptPayloadError("patches", "more than 16 bits for a value of 16 bits")
+                raise CorruptPayloadError(f"patches of section {number}", "more than 16 bits for a value of 16 bits")
             target.round(row, words[stop - 2 * patches : stop - patches], bits)
 
 
-def _decode_lossless(section: Section, target: Output, row: int, words: NDArray[np.uint32]) -> None:
+def _decode_lossless(section: Section, target: Output, row: int, number: int, words: NDArray[np.uint32]) -> None:
     out = target.raw[row * target.row_bytes : (row + section.rows) * target.row_bytes]
     scratch = planes.planes_work(section.rows, target.row_bytes, decode=True)
     item = wire.ITEM_BYTES[section.dtype]
     error = planes.decode_planes(words, section.start, section.stop, section.rows, target.row_bytes, item, scratch, out)
     if error:
-        raise CorruptPayloadError(planes.FIELDS[error], "not what an encoder writes")
+        raise CorruptPayloadError(f"{planes.FIELDS[error]} of section {number}", "not what an encoder writes")

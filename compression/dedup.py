@@ -1,7 +1,7 @@
 """The fast way for tables with equal rows: quantise, store equal rows once, pack numbers and codes in minimal widths.
 
-Section, in words: distinct rows, patches, words of the numbers, bytes of a code; the numbers of all rows (numbers: widths,
-words of `bitpack`); the codes of the distinct rows, zigzag, row after row (likewise); indices of the patches, their bits.
+Section, in words: distinct rows, patches, words of the numbers, bytes of a code; the numbers of all rows (widths, words
+of `bitpack`); the codes of the distinct rows, zigzag, row after row (likewise); indices of the patches; their bits.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import numpy as np
 
 from compression import bitpack, vector_lz
 from compression.kernel import kernel
-from compression.rows import COUNTS, REFERENCES, SYMBOLS, expand, is_flat, match_codes, most_patches, quantize_codes
+from compression.rows import COUNTS, REFERENCES, SYMBOLS, expand, match_codes, quantize_codes
+from compression.shapes import is_flat, most_patches
 
 HEADER = 4
 
 
 @kernel
-def encode_dedup(x, bits, rows, columns, step, inverse, limit, work, words, at):  # type: ignore[no-untyped-def]
+def encode_dedup(x, bits, rows, columns, step, inverse, limit, work, words, at):
     """Write a section from `words[at]` on and return where it ends, or -1 if another chain is to take the table.
 
     The arguments are those of `rows.encode_rows`.
@@ -53,7 +54,7 @@ def encode_dedup(x, bits, rows, columns, step, inverse, limit, work, words, at):
 
 
 @kernel
-def _pack_codes(codes, stride, firsts, distinct, columns, words, at):  # type: ignore[no-untyped-def]
+def _pack_codes(codes, stride, firsts, distinct, columns, words, at):
     """Pack the codes of the distinct rows in blocks; returns where the next word begins, or -1 if `words` is full."""
     n = distinct * columns
     start = at
@@ -91,7 +92,7 @@ def _pack_codes(codes, stride, firsts, distinct, columns, words, at):  # type: i
 
 
 @kernel
-def decode_dedup(words, at, end, rows, columns, step, work, out):  # type: ignore[no-untyped-def]
+def decode_dedup(words, at, end, rows, columns, step, work, out):
     """Decode the section `words[at:end]` into float32 [rows * columns]; returns 0 or the field that is wrong.
 
     See `rows.decode_rows`.
@@ -128,7 +129,7 @@ def decode_dedup(words, at, end, rows, columns, step, work, out):  # type: ignor
 
 
 @kernel
-def _unpack_codes(words, at, end, n, codes):  # type: ignore[no-untyped-def]
+def _unpack_codes(words, at, end, n, codes):
     start = at
     at += (bitpack.blocks(n) + 3) // 4
     if at > end:

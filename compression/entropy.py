@@ -1,9 +1,9 @@
 """Interleaved rANS (range asymmetric numeral systems, J. Duda, arXiv 1311.2540) over small symbols, in chunks that are
 decoded each alone.
 
-A chunk holds some columns of symbols, each with a table of its own. Its symbols are dealt out to lanes, row r of a column
-to lane r mod lanes, so that a decoder has several independent states to work on; all lanes read from one stream. A state
-is 32 bits wide, of which 2^15 <= state < 2^31, and gives or takes 16 bits at a time.
+A chunk holds some columns of symbols, each with a table of its own. Its symbols are dealt out to lanes, row r of a
+column to lane r mod lanes, so that a decoder has several independent states to work on; all lanes read from one stream.
+A state is 32 bits wide, of which 2^15 <= state < 2^31, and gives or takes 16 bits at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _U1 = np.uintp(1)
 
 
 @kernel
-def _push(state, symbol, pushes, stream, at):  # type: ignore[no-untyped-def]
+def _push(state, symbol, pushes, stream, at):
     full = state >= pushes[symbol, np.uintp(0)]
     stream[at - _U1] = np.uint16(state)
     at -= np.uintp(full)
@@ -40,7 +40,7 @@ def _push(state, symbol, pushes, stream, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pop(state, slots, stream, at):  # type: ignore[no-untyped-def]
+def _pop(state, slots, stream, at):
     entry = slots[state & _SLOT]
     state = (entry >> _20) * (state >> _P) + ((entry >> _8) & _12BITS)
     low = state < _LOW
@@ -49,7 +49,7 @@ def _pop(state, slots, stream, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _push_column(states, lanes, symbols, first, n, pushes, stream, at):  # type: ignore[no-untyped-def]
+def _push_column(states, lanes, symbols, first, n, pushes, stream, at):
     """Push the symbols `first` to `first + n`, the last first."""
     whole = n - n % lanes
     for i in range(n - 1, whole - 1, -1):
@@ -80,7 +80,7 @@ def _push_column(states, lanes, symbols, first, n, pushes, stream, at):  # type:
 
 
 @kernel
-def _pop_column(states, lanes, symbols, first, n, slots, stream, at):  # type: ignore[no-untyped-def]
+def _pop_column(states, lanes, symbols, first, n, slots, stream, at):
     """Fill the symbols `first` to `first + n`."""
     whole = n - n % lanes
     if lanes == 8:
@@ -111,7 +111,7 @@ def _pop_column(states, lanes, symbols, first, n, slots, stream, at):  # type: i
 
 
 @kernel
-def encode_columns(symbols, stride, counts, choice, pushes, scratch, words, at):  # type: ignore[no-untyped-def]
+def encode_columns(symbols, stride, counts, choice, pushes, scratch, words, at):
     """Encode columns of symbols as a chunk and return where the next one begins, or -1 if `words` is full.
 
     Args:
@@ -140,7 +140,7 @@ def encode_columns(symbols, stride, counts, choice, pushes, scratch, words, at):
 
 
 @kernel
-def decode_columns(words, at, end, counts, choice, slots, scratch, symbols, stride):  # type: ignore[no-untyped-def]
+def decode_columns(words, at, end, counts, choice, slots, scratch, symbols, stride):
     """Decode the chunk in `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays.
 
     Args:
@@ -174,12 +174,12 @@ def decode_columns(words, at, end, counts, choice, slots, scratch, symbols, stri
 
 
 @kernel
-def encode_chunk(symbols, stride, columns, n, choice, pushes, scratch, words, at):  # type: ignore[no-untyped-def]
+def encode_chunk(symbols, stride, columns, n, choice, pushes, scratch, words, at):
     """`encode_columns` of columns of the same length."""
     return encode_columns(symbols, stride, np.full(columns, n, np.int64), choice, pushes, scratch, words, at)
 
 
 @kernel
-def decode_chunk(words, at, end, columns, n, choice, slots, scratch, symbols, stride):  # type: ignore[no-untyped-def]
+def decode_chunk(words, at, end, columns, n, choice, slots, scratch, symbols, stride):
     """`decode_columns` of columns of the same length."""
     return decode_columns(words, at, end, np.full(columns, n, np.int64), choice, slots, scratch, symbols, stride)

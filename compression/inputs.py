@@ -17,8 +17,8 @@ class Source:
     Attributes:
         dtype: its number on the wire; rows, columns, row_bytes, size: its shape.
         raw_address: of its memory.
-        address, bits_address: of the values as float32, and of the bits that stand for a value (uint32); 0 if it holds no
-            floats of at most 32 bits.
+        address, bits_address: of the values as float32, and of the bits that stand for a value (uint32); 0 if it holds
+            no floats of at most 32 bits.
         values: float32 [size] of such a table.
     """
 
@@ -71,8 +71,8 @@ class Source:
         return other
 
     def checked(self, grid: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32] | None:
-        """For 16-bit floats: the values of some rows, NaN where the decoded value breaks the bound once it is rounded to
-        16 bits, so that such a value is sent as it is. None: nothing needs it."""
+        """For 16-bit floats: the values of some rows, NaN where the decoded value breaks the bound once it is rounded
+        to 16 bits, so that such a value is sent as it is. None: nothing needs it."""
         if self.dtype == FLOAT32 or self.values is None or self.true_values is None:
             return None
         step, inverse, limit = grid

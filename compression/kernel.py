@@ -59,7 +59,8 @@ def _user_cache() -> Path:
 kernel = kernels(
     "compression",
     Path(__file__).parent,
-    ("kernel", "bitpack", "bits", "checksum", "dedup", "entropy", "huffman", "ids", "message", "planes", "predict", "quantize", "references",
-     "rows", "symbols", "tables", "transpose", "vector_lz", "wire"),
+    ("kernel", "bitpack", "bits", "checksum", "codewords", "dedup", "entropy", "huffman", "id_lists", "id_values",
+     "ids", "lanes", "message", "model", "planes", "predict", "quantize", "references", "rows", "shapes", "symbols",
+     "tables", "tiles", "transpose", "vector_lz", "wire"),
 )  # fmt: skip
 """Compiles the functions of this package."""

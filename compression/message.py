@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 from compression import bitpack, rows
 from compression.dedup import decode_dedup, encode_dedup
 from compression.kernel import kernel
+from compression.shapes import most_patches
 from compression.wire import BITPACK, DEDUP, HUFFMAN, RANS, RAW
 
 VALUES, BITS, BYTES, SIZE, ROWS, COLUMNS, CHAIN, STOP = range(8)
@@ -40,7 +41,7 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 
 
 @kernel
-def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-def]
+def encode_sections(plan, grids, work, words, at):
     """Encode the sections of a plan one after the other and return where the last one ends.
 
     Args:
@@ -54,9 +55,11 @@ def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-de
         raw = (size + 3) // 4
         chain = plan[s, CHAIN]
         end = np.int64(-1)
-        if chain == HUFFMAN or chain == RANS:
+        if chain in (HUFFMAN, RANS):
             step, inverse, limit = grids[s, 0], grids[s, 1], grids[s, 2]
-            end = rows.encode_rows(x, bits, plan[s, ROWS], plan[s, COLUMNS], step, inverse, limit, chain, work, words, at)
+            end = rows.encode_rows(
+                x, bits, plan[s, ROWS], plan[s, COLUMNS], step, inverse, limit, chain, work, words, at
+            )
             if end < 0 or end - at >= raw:
                 chain = BITPACK
         if chain == DEDUP:
@@ -68,7 +71,8 @@ def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-de
             end = _encode_packed(x, bits, grids[s], work, words, at)
         if end < 0 or end - at >= raw:
             chain, end = RAW, at + raw
-            words[end - 1 : end] = 0
+            if raw:
+                words[end - 1] = 0
             _copy(carray(_pointer(plan[s, BYTES]), size, np.uint8), words[at:end].view(np.uint8), size)
         plan[s, CHAIN], plan[s, STOP] = chain, end
         at = end
@@ -76,7 +80,7 @@ def encode_sections(plan, grids, work, words, at):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _copy(source, target, size):  # type: ignore[no-untyped-def]
+def _copy(source, target, size):
     """Copy bytes, by words where both begin at one."""
     done = 0
     if (source.ctypes.data | target.ctypes.data) % 8 == 0:
@@ -89,7 +93,7 @@ def _copy(source, target, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _encode_packed(x, bits, grid, work, words, at):  # type: ignore[no-untyped-def]
+def _encode_packed(x, bits, grid, work, words, at):
     """Section: words of the packed codes, patches, widths, packed codes, patches' indices, patches' bits."""
     start = at + 2 + (bitpack.blocks(x.size) + 3) // 4
     words[start - 1] = 0
@@ -99,7 +103,7 @@ def _encode_packed(x, bits, grid, work, words, at):  # type: ignore[no-untyped-d
     used, patches = bitpack.quantize_pack(
         x, inverse, step, limit, 0, last, words[start:], widths, work.patch_at, work.patch_bits
     )
-    if used < 0 or patches > rows.most_patches(x.size) or start + used + 2 * patches > words.size:
+    if used < 0 or patches > most_patches(x.size) or start + used + 2 * patches > words.size:
         return -1
     words[at], words[at + 1] = used, patches
     at = start + used
@@ -110,7 +114,7 @@ def _encode_packed(x, bits, grid, work, words, at):  # type: ignore[no-untyped-d
 
 
 @kernel
-def decode_sections(plan, steps, work, words):  # type: ignore[no-untyped-def]
+def decode_sections(plan, steps, work, words):
     """Decode the sections of a plan; returns the first one that is wrong, or -1.
 
     Args:
@@ -141,7 +145,7 @@ def decode_sections(plan, steps, work, words):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _decode_packed(words, at, end, step, out):  # type: ignore[no-untyped-def]
+def _decode_packed(words, at, end, step, out):
     start = at + 2 + (bitpack.blocks(out.size) + 3) // 4
     if start > end:
         return PACKED
@@ -157,7 +161,7 @@ def _decode_packed(words, at, end, step, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _patch(words, end, patches, out):  # type: ignore[no-untyped-def]
+def _patch(words, end, patches, out):
     """Put in what no code holds; False if an index is wrong."""
     for i in range(patches):
         at = words[end - 2 * patches + i]

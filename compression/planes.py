@@ -83,13 +83,13 @@ def planes_work(rows: int, row_bytes: int, *, decode: bool) -> PlanesWork:
 
 
 @kernel
-def is_compared(rows, row_bytes):  # type: ignore[no-untyped-def]
+def is_compared(rows, row_bytes):
     """Whether equal rows are looked for."""
     return rows >= 8 and 8 <= row_bytes <= 65536
 
 
 @kernel
-def entropy_bits(histogram, n):  # type: ignore[no-untyped-def]
+def entropy_bits(histogram, n):
     """Bits that n symbols take, from int64 counts that add up to n. In integers: every machine decides alike."""
     whole = _log2(n)
     total = np.int64(0)
@@ -99,7 +99,7 @@ def entropy_bits(histogram, n):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _log2(n):  # type: ignore[no-untyped-def]
+def _log2(n):
     """256 * log2(n), of 0: 0."""
     shift = 0
     while n >> shift >= 1024:
@@ -108,7 +108,7 @@ def _log2(n):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def encode_planes(raw, rows, row_bytes, element_bytes, work, words, at):  # type: ignore[no-untyped-def]
+def encode_planes(raw, rows, row_bytes, element_bytes, work, words, at):
     """Write a section and return where it ends, or -1 if it does not fit or is not smaller than the rows.
 
     Args:
@@ -156,7 +156,7 @@ def encode_planes(raw, rows, row_bytes, element_bytes, work, words, at):  # type
 
 
 @kernel
-def _match(raw, rows, row_bytes, work):  # type: ignore[no-untyped-def]
+def _match(raw, rows, row_bytes, work):
     """Number the distinct rows; returns how many there are."""
     width = (row_bytes + 7) // 8
     if row_bytes % 8:
@@ -174,14 +174,14 @@ def _match(raw, rows, row_bytes, work):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _copy(source, start, target, at, n):  # type: ignore[no-untyped-def]
+def _copy(source, start, target, at, n):
     start, at = np.uintp(start), np.uintp(at)
     for i in range(np.uintp(n)):
         target[at + i] = source[start + i]
 
 
 @kernel
-def _gather(raw, row_bytes, firsts, begin, size, out):  # type: ignore[no-untyped-def]
+def _gather(raw, row_bytes, firsts, begin, size, out):
     """The bytes `begin` to `begin + size` of the distinct rows."""
     done = 0
     while done < size:
@@ -192,7 +192,7 @@ def _gather(raw, row_bytes, firsts, begin, size, out):  # type: ignore[no-untype
 
 
 @kernel
-def _scatter(source, begin, size, row_bytes, firsts, out):  # type: ignore[no-untyped-def]
+def _scatter(source, begin, size, row_bytes, firsts, out):
     """Put the bytes `begin` to `begin + size` of the distinct rows where these are first seen."""
     done = 0
     while done < size:
@@ -203,7 +203,7 @@ def _scatter(source, begin, size, row_bytes, firsts, out):  # type: ignore[no-un
 
 
 @kernel
-def _split(source, n, element_bytes, planes):  # type: ignore[no-untyped-def]
+def _split(source, n, element_bytes, planes):
     """Elements, uint8 [n * element_bytes], into planes [element_bytes * n]."""
     if element_bytes == 4:
         _split_words(source.view(np.uint32), n, 4, planes)
@@ -216,7 +216,7 @@ def _split(source, n, element_bytes, planes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _split_words(elements, n, element_bytes, planes):  # type: ignore[no-untyped-def]
+def _split_words(elements, n, element_bytes, planes):
     for plane in range(element_bytes):
         out = planes[plane * n : (plane + 1) * n]
         shift = elements.dtype.type(8 * plane)
@@ -225,7 +225,7 @@ def _split_words(elements, n, element_bytes, planes):  # type: ignore[no-untyped
 
 
 @kernel
-def _join(planes, n, element_bytes, out):  # type: ignore[no-untyped-def]
+def _join(planes, n, element_bytes, out):
     """Reverse `_split`."""
     if element_bytes == 4:
         _join_words(planes, n, 4, out.view(np.uint32))
@@ -238,7 +238,7 @@ def _join(planes, n, element_bytes, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _join_words(planes, n, element_bytes, out):  # type: ignore[no-untyped-def]
+def _join_words(planes, n, element_bytes, out):
     for i in range(np.uintp(n)):
         out[i] = planes[i]
     for plane in range(1, element_bytes):
@@ -249,7 +249,7 @@ def _join_words(planes, n, element_bytes, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _histogram(symbols, n):  # type: ignore[no-untyped-def]
+def _histogram(symbols, n):
     # Four counts of each symbol: a run of equal symbols would wait for its own last count.
     counts = np.zeros((4, 256), np.int32)
     whole = np.uintp(n - n % 4)
@@ -268,7 +268,7 @@ def _histogram(symbols, n):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _write_plane(symbols, n, work, words, at):  # type: ignore[no-untyped-def]
+def _write_plane(symbols, n, work, words, at):
     """Returns (where the plane ends or -1, 1 if it is coded)."""
     histogram = _histogram(symbols, n)
     chunks = (n + CHUNK - 1) // CHUNK
@@ -302,7 +302,7 @@ def _write_plane(symbols, n, work, words, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def decode_planes(words, at, end, rows, row_bytes, element_bytes, work, out):  # type: ignore[no-untyped-def]
+def decode_planes(words, at, end, rows, row_bytes, element_bytes, work, out):
     """Decode the section `words[at:end]` into uint8 [rows * row_bytes]; returns 0 or the number in FIELDS of what is
     wrong. Stays within all arrays whatever the words say.
     """
@@ -345,7 +345,7 @@ def decode_planes(words, at, end, rows, row_bytes, element_bytes, work, out):  #
 
 
 @kernel
-def _read_references(words, at, end, rows, distinct, work):  # type: ignore[no-untyped-def]
+def _read_references(words, at, end, rows, distinct, work):
     """Fill `work.references` with numbers of distinct rows and `work.firsts`; False if they are wrong."""
     good = decode_references(
         words, at, end, rows, work.symbols, work.pushes, work.slots, work.stream, work.references
@@ -361,7 +361,7 @@ def _read_references(words, at, end, rows, distinct, work):  # type: ignore[no-u
 
 
 @kernel
-def _read_plane(words, at, end, coded, n, work, symbols):  # type: ignore[no-untyped-def]
+def _read_plane(words, at, end, coded, n, work, symbols):
     """Decode `words[at:end]` into uint8 [n]; returns 0 or what is wrong."""
     if not coded:
         if end - at != (n + 3) // 4:
@@ -388,7 +388,7 @@ def _read_plane(words, at, end, coded, n, work, symbols):  # type: ignore[no-unt
 
 
 @kernel
-def _repeat(numbers, firsts, rows, row_bytes, out):  # type: ignore[no-untyped-def]
+def _repeat(numbers, firsts, rows, row_bytes, out):
     """Copy each row that is not a first one from the first one."""
     for row in range(rows):
         first = np.int64(firsts[np.uintp(numbers[row])])

@@ -1,4 +1,4 @@
-"""Codes of a row predict each other: the columns of a trained table are correlated, so a few of them tell much of the rest.
+"""Codes of a row predict each other: columns of a trained table are correlated, so a few tell much of the rest.
 
 Up to four *pivot* columns are chosen by a pivoted Cholesky decomposition of the covariance of a sample of rows. Every
 other column is predicted from them with integer weights, a pivot from the pivots before it, and the residual is coded
@@ -25,7 +25,7 @@ _BITS_PER_GAIN = 0.72
 
 
 @kernel
-def gather_columns(codes, stride, columns, rows, first, last, tile, lead):  # type: ignore[no-untyped-def]
+def gather_columns(codes, stride, columns, rows, first, last, tile, lead):
     """Copy the rows `rows[first:last]` of codes, transposed: tile[c * lead + i] = codes[rows[first + i], c]."""
     for i in range(np.uintp(last - first)):
         base = np.uintp(rows[np.uintp(first) + i]) * np.uintp(stride)
@@ -36,7 +36,7 @@ def gather_columns(codes, stride, columns, rows, first, last, tile, lead):  # ty
 
 
 @kernel
-def scatter_columns(tile, lead, n, columns, codes):  # type: ignore[no-untyped-def]
+def scatter_columns(tile, lead, n, columns, codes):
     """The inverse: rows of codes from columns."""
     for c in range(np.uintp(columns)):
         base, at = c * np.uintp(lead), c
@@ -46,33 +46,33 @@ def scatter_columns(tile, lead, n, columns, codes):  # type: ignore[no-untyped-d
 
 
 @kernel
-def sample_size(distinct, columns):  # type: ignore[no-untyped-def]
+def sample_size(distinct, columns):
     return min(distinct, SAMPLE if columns <= 64 else SAMPLE // 2)
 
 
 @kernel
-def fit(tile, lead, n, columns, distinct, covariance, model):  # type: ignore[no-untyped-def]
+def fit(tile, lead, n, columns, distinct, covariance, model):
     """Choose pivots, weights, biases, shift and tables from a sample of `n` of the `distinct` rows.
 
     Args:
         tile: int8 or int16 [columns * lead], the sample, transposed.
         covariance: float64 [columns, columns], working memory.
-        model: int16 [MOST_PIVOTS + 2, columns + 6], out. Row 0 holds the number of pivots, the shift and the pivots; row
-            1 the biases; the others the weights of each pivot. Tables are chosen by `choose_tables`.
+        model: int16 [MOST_PIVOTS + 2, columns + 6], out. Row 0 holds the number of pivots, the shift and the pivots;
+            row 1 the biases; the others the weights of each pivot. Tables are chosen by `choose_table`.
     """
     pivots = model[0, 2:]
     _covariances(tile, lead, n, columns, covariance)
     factor = np.zeros((columns, MOST_PIVOTS))
-    count = 0
+    count, widest = 0, 0.0
     while count < min(MOST_PIVOTS, columns - 1):
         best, gain = _best_pivot(covariance, columns)
         if gain * _BITS_PER_GAIN * distinct < 10.0 * (columns + 2):
             break
         pivots[count] = best
+        widest = max(widest, covariance[best, best])  # only the pivots before it predict a pivot
         _deflate(covariance, columns, best, factor[:, count])
         count += 1
     model[0, 0] = count
-    widest = 0.0
     for c in range(columns):
         widest = max(widest, covariance[c, c])
     model[0, 1] = _shift(widest)
@@ -80,7 +80,7 @@ def fit(tile, lead, n, columns, distinct, covariance, model):  # type: ignore[no
 
 
 @kernel
-def fit_none(tile, lead, n, columns, model):  # type: ignore[no-untyped-def]
+def fit_none(tile, lead, n, columns, model):
     """The model of rows too wide to predict: biases and a shift."""
     widest = 0.0
     for c in range(columns):
@@ -95,7 +95,7 @@ def fit_none(tile, lead, n, columns, model):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _shift(variance):  # type: ignore[no-untyped-def]
+def _shift(variance):
     """Low bits of a residual that are sent as they are: so many that the rest fits the widest tables."""
     shift = 0
     while variance > 144.0 and shift < 12:
@@ -105,7 +105,7 @@ def _shift(variance):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _covariances(tile, lead, n, columns, covariance):  # type: ignore[no-untyped-def]
+def _covariances(tile, lead, n, columns, covariance):
     sums = np.empty(columns, np.int64)
     widest = np.int32(0)
     for a in range(columns):
@@ -132,7 +132,7 @@ def _covariances(tile, lead, n, columns, covariance):  # type: ignore[no-untyped
 
 
 @kernel
-def _best_pivot(covariance, columns):  # type: ignore[no-untyped-def]
+def _best_pivot(covariance, columns):
     """The column that explains most of the others' variance, and the sum of the shares that it explains."""
     best, most = 0, 0.0
     inverse = np.empty(columns)
@@ -152,7 +152,7 @@ def _best_pivot(covariance, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _deflate(covariance, columns, pivot, factor):  # type: ignore[no-untyped-def]
+def _deflate(covariance, columns, pivot, factor):
     """Take out what the pivot explains: one step of the Cholesky decomposition, whose column goes to `factor`."""
     root = np.sqrt(covariance[pivot, pivot])
     for c in range(columns):
@@ -163,7 +163,7 @@ def _deflate(covariance, columns, pivot, factor):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _weigh(tile, lead, n, columns, factor, model):  # type: ignore[no-untyped-def]
+def _weigh(tile, lead, n, columns, factor, model):
     """Weights by back substitution in the Cholesky factor, rounded to 1/32; then biases, the means of what is left."""
     shift, pivots = model[0, 1], model[0, 2:]
     for c in range(columns):
@@ -192,7 +192,7 @@ def _weigh(tile, lead, n, columns, factor, model):  # type: ignore[no-untyped-de
 
 
 @kernel
-def pivots_used(model, column):  # type: ignore[no-untyped-def]
+def pivots_used(model, column):
     """How many pivots predict a column: a pivot is predicted by those before it, any other column by all."""
     for t in range(model[0, 0]):
         if model[0, 2 + t] == column:
@@ -201,7 +201,7 @@ def pivots_used(model, column):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _predictions(tile, lead, n, column, model, out):  # type: ignore[no-untyped-def]
+def _predictions(tile, lead, n, column, model, out):
     """Predicted codes of a column, int32 [n]: (sum of weight * pivot + (bias << 3 + shift) + 16) >> 5."""
     start = np.int32((np.int32(model[1, column]) << np.int32(3 + model[0, 1])) + np.int32(16))
     for i in range(np.uintp(n)):
@@ -216,7 +216,7 @@ def _predictions(tile, lead, n, column, model, out):  # type: ignore[no-untyped-
 
 
 @kernel
-def residuals(tile, lead, n, column, model, predicted, out):  # type: ignore[no-untyped-def]
+def residuals(tile, lead, n, column, model, predicted, out):
     """What the prediction leaves of a column: 0, 1, 2, 3, 4, ... for 0, -1, +1, -2, +2, ... modulo 2^8 or 2^16.
 
     Args:
@@ -233,7 +233,7 @@ def residuals(tile, lead, n, column, model, predicted, out):  # type: ignore[no-
 
 
 @kernel
-def restore(left, tile, lead, n, column, model, predicted):  # type: ignore[no-untyped-def]
+def restore(left, tile, lead, n, column, model, predicted):
     """The inverse of `residuals`: the codes of a column from what is left and the pivots before it in `tile`."""
     _predictions(tile, lead, n, column, model, predicted)
     base = np.uintp(column * lead)
@@ -244,7 +244,7 @@ def restore(left, tile, lead, n, column, model, predicted):  # type: ignore[no-u
 
 
 @kernel
-def choose_table(left, n, shift, costs, means, histogram):  # type: ignore[no-untyped-def]
+def choose_table(left, n, shift, costs, means, histogram):
     """The table of the family that codes these residuals in the fewest bits, of those with about their mean.
 
     Args:

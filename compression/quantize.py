@@ -1,7 +1,7 @@
 """Uniform quantisation under an absolute bound: code q stands for the value float32(q) * step.
 
-A value is *held* by its code if the decoded value lies within the bound, judged without slack; any other value (also NaN,
-infinities, -0.0, and what the codes cannot reach) is a *patch*: its code is 0, and its bits are sent as they are.
+A value is *held* by its code if the decoded value lies within the bound, judged without slack; any other value (also
+NaN, infinities, -0.0, and what the codes cannot reach) is a *patch*: its code is 0, and its bits are sent as they are.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def wire_bound(bound: float) -> np.float32:
 def grid(bound: np.float32, stochastic: bool = False) -> tuple[np.float32, np.float32, np.float32]:
     """Step, its inverse, and the largest float32 error that is surely within a bound of `wire_bound`.
 
-    The step is a hair less than twice the bound, so that rounding in float32 does not push values near the middle of two
-    codes over it. An error computed in float32 and at most `limit`, two floats below the bound, is below the bound in
+    The step is a hair less than twice the bound, so that rounding in float32 does not push values near the middle of
+    two codes over it. An error computed in float32 and at most `limit`, a float below the bound, is below the bound in
     exact arithmetic too, since rounding to float32 is monotone.
     """
     step = np.float32((1 if stochastic else 2) * float(bound) * (1 - 2.0**-14))
@@ -68,7 +68,7 @@ def check_bound(bound: Any) -> float:
 
 
 @kernel
-def dither(x, inverse, step, limit, seed, out):  # type: ignore[no-untyped-def]
+def dither(x, inverse, step, limit, seed, out):
     """Round float32 [n] to neighbouring codes at random, so that the expected value is x, and write the codes' values.
 
     A value that its code does not hold is left as it is. The random number of value i depends on (seed, i) alone.
@@ -91,8 +91,8 @@ def dither(x, inverse, step, limit, seed, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def value_range(bits):  # type: ignore[no-untyped-def]
-    """Smallest and largest finite float32, given as int32 [n] bit patterns, as int32 bit patterns; (0, 0) if none is."""
+def value_range(bits):
+    """Smallest and largest finite float32 of int32 [n] bit patterns, as bit patterns; (0, 0) if there is none."""
     low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
     for i in range(np.uintp(bits.size)):
         pattern = bits[i]
@@ -107,7 +107,7 @@ def value_range(bits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, codes, patch_at, patch_bits):  # type: ignore[no-untyped-def]
+def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, codes, patch_at, patch_bits):
     """Quantise the rows `first` to `last`; returns the number of patches, of which those that fit are listed.
 
     Args:
@@ -120,15 +120,43 @@ def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, c
     """
     patches = np.int64(0)
     if stride == columns:
-        return _quantize_run(x, bits, first * columns, last * columns, first * stride, inverse, step, limit, top, codes, patch_at, patch_bits, patches)
+        return _quantize_run(
+            x,
+            bits,
+            first * columns,
+            last * columns,
+            first * stride,
+            inverse,
+            step,
+            limit,
+            top,
+            codes,
+            patch_at,
+            patch_bits,
+            patches,
+        )
     for row in range(first, last):
-        patches = _quantize_run(x, bits, row * columns, (row + 1) * columns, row * stride, inverse, step, limit, top, codes, patch_at, patch_bits, patches)
+        patches = _quantize_run(
+            x,
+            bits,
+            row * columns,
+            (row + 1) * columns,
+            row * stride,
+            inverse,
+            step,
+            limit,
+            top,
+            codes,
+            patch_at,
+            patch_bits,
+            patches,
+        )
         codes[row * stride + columns : (row + 1) * stride] = 0
     return patches
 
 
 @kernel
-def _quantize_run(x, bits, start, stop, target, inverse, step, limit, top, codes, patch_at, patch_bits, patches):  # type: ignore[no-untyped-def]
+def _quantize_run(x, bits, start, stop, target, inverse, step, limit, top, codes, patch_at, patch_bits, patches):
     begin, end, shift = np.uintp(start), np.uintp(stop), np.uintp(target) - np.uintp(start)
     pattern = x.view(np.uint32)  # of 16-bit floats, `bits` has other patterns
     while begin < end:

@@ -28,11 +28,13 @@ def _symbol(value: int) -> int:
 
 _SYMBOL_OF = np.array([_symbol(v) for v in range(_KNOWN)], np.uint8)
 _EXTRA = np.array([0 if s < _DIRECT else (s - _DIRECT) // 4 + 1 for s in range(256)], np.uint32)
-_FIRST = np.array([s if s < _DIRECT else (4 + (s & 3)) << min((s - _DIRECT) // 4 + 1, 29) for s in range(256)], np.int64)
+_FIRST = np.array(
+    [s if s < _DIRECT else (4 + (s & 3)) << min((s - _DIRECT) // 4 + 1, 29) for s in range(256)], np.int64
+)
 
 
 @kernel
-def _magnitude(value):  # type: ignore[no-untyped-def]
+def _magnitude(value):
     """The symbol of a value."""
     if value < np.uint32(_KNOWN):
         return _SYMBOL_OF[value]
@@ -43,7 +45,7 @@ def _magnitude(value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def encode_references(values, n, symbols, pushes, slots, scratch, words, at):  # type: ignore[no-untyped-def]
+def encode_references(values, n, symbols, pushes, slots, scratch, words, at):
     """Write uint32 [n >= 1] with rANS; returns where the next word begins, or -1 if `words` is full.
 
     Layout: the table; one uint16 a chunk of 8192 symbols, its words, filled up to whole words; the chunks; low bits.
@@ -76,7 +78,7 @@ def encode_references(values, n, symbols, pushes, slots, scratch, words, at):  #
 
 
 @kernel
-def encode_references_huffman(values, n, symbols, words, at):  # type: ignore[no-untyped-def]
+def encode_references_huffman(values, n, symbols, words, at):
     """As `encode_references`, with Huffman codes. Layout: words of the symbols, the symbols, low bits."""
     for i in range(np.uintp(n)):
         symbols[i] = _magnitude(values[i])
@@ -90,7 +92,7 @@ def encode_references_huffman(values, n, symbols, words, at):  # type: ignore[no
 
 
 @kernel
-def _write_extra(values, symbols, n, words, at):  # type: ignore[no-untyped-def]
+def _write_extra(values, symbols, n, words, at):
     """Append the lower bits; returns where the next word begins, or -1 if `words` is full."""
     bit, bits = np.uint64(at) << np.uint64(5), np.uint64(0)
     room = np.uint64(words.size) << np.uint64(5)
@@ -108,7 +110,7 @@ def _write_extra(values, symbols, n, words, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values):  # type: ignore[no-untyped-def]
+def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values):
     """Read uint32 [n] from `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays."""
     chunks = (n + CHUNK - 1) // CHUNK
     directory = read_classes(words, at, end, pushes[0], slots[0])
@@ -128,7 +130,7 @@ def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values
 
 
 @kernel
-def decode_references_huffman(words, at, end, n, symbols, values):  # type: ignore[no-untyped-def]
+def decode_references_huffman(words, at, end, n, symbols, values):
     """As `decode_references`, with Huffman codes."""
     if at >= end:
         return False
@@ -139,7 +141,7 @@ def decode_references_huffman(words, at, end, n, symbols, values):  # type: igno
 
 
 @kernel
-def _read_extra(words, at, end, symbols, n, values):  # type: ignore[no-untyped-def]
+def _read_extra(words, at, end, symbols, n, values):
     bit, stop = np.uint64(at) << np.uint64(5), np.uint64(end) << np.uint64(5)
     limit = np.uint64(max(words.size * 4 - 8, 0))
     if words.size < 2:

@@ -1,12 +1,13 @@
 """Which chain codes a table: the one that takes the least time by the cost law, measured on the table itself.
 
-Time per raw byte on a link of R bytes per second: 1 / (ratio * R) + 1 / encode + 1 / decode, and 1 / R raw (SC24 paper,
-arXiv 2407.04272, section 4.3, has the law for one table). A table is tried when it is first seen, and then every `EVERY`
+Time per raw byte on a link of R bytes per second: 1 / (ratio * R) + 1 / encode + 1 / decode, and 1 / R raw (arXiv
+2407.04272, section 4.3, has the law for one table). A table is tried when it is first seen, and then every `EVERY`
 messages, a few tables a message at most, so that the cost of trying is spread thin.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,25 +83,26 @@ class Selector:
         costs[RAW] = 1 / self.link
         best = min(costs, key=costs.__getitem__)
         current = self.chosen.get(table)
-        if current is None or costs[best] < HYSTERESIS * costs[current]:
+        if current is None or costs[best] < HYSTERESIS * costs.get(current, math.inf):
             self.chosen[table] = best
 
 
 def try_chains(source: Source, bound: float, encoder: Workspace, decoder: Workspace) -> dict[int, Trial]:
     """Encode and decode a table, or its first rows, by each lossy chain."""
     rows = min(source.rows, max(MOST_ROWS, 1))
-    size = rows * source.columns
-    raw = 4 * size
+    size, raw = rows * source.columns, rows * source.row_bytes
     plan = np.zeros((1, WIDTH), np.int64)
     grids = np.array([grid(wire_bound(bound))], np.float32)
     words = np.empty(size + SLACK, np.uint32)
     out = np.empty(size, np.float32)
     shapes = [(rows, source.columns)]
+    checked = source.checked(grids[0], 0, rows)
+    values = source.address if checked is None else checked.ctypes.data
     found = {}
     for chain in (BITPACK, DEDUP, HUFFMAN, RANS):
         encode, decode = [], []
         for _ in range(3):
-            plan[0] = source.address, source.bits_address, source.address, raw, rows, source.columns, chain, 0
+            plan[0] = values, source.bits_address, source.raw_address, raw, rows, source.columns, chain, 0
             start = time.perf_counter()
             message.encode_sections(plan, grids, encoder.of(shapes), words, 0)
             encode.append(time.perf_counter() - start)

@@ -13,12 +13,12 @@ from compression.tables import ESCAPE
 
 
 @kernel
-def symbol_count(n, paired):  # type: ignore[no-untyped-def]
+def symbol_count(n, paired):
     return (n + 1) // 2 if paired else n
 
 
 @kernel
-def to_symbols(left, n, shift, paired, known, symbols, escapes, count):  # type: ignore[no-untyped-def]
+def to_symbols(left, n, shift, paired, known, symbols, escapes, count):
     """Write the symbols of a column; returns the number of escaped residuals so far, of which those that fit are kept.
 
     Args:
@@ -46,7 +46,7 @@ def to_symbols(left, n, shift, paired, known, symbols, escapes, count):  # type:
     if some:
         for i in range(m):
             if symbols[i] == ESCAPE:
-                if count + 2 <= escapes.size:
+                if count + (2 if paired else 1) <= escapes.size:
                     escapes[count] = left[i]
                     if paired:
                         escapes[count + 1] = left[m + i]
@@ -55,7 +55,7 @@ def to_symbols(left, n, shift, paired, known, symbols, escapes, count):  # type:
 
 
 @kernel
-def from_symbols(symbols, n, paired, left):  # type: ignore[no-untyped-def]
+def from_symbols(symbols, n, paired, left):
     """Residuals from symbols, without low bits and escapes: uint8 or uint16 [> n], one behind the last too."""
     m = np.uintp(symbol_count(n, paired))
     if paired:
@@ -69,7 +69,7 @@ def from_symbols(symbols, n, paired, left):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def place_escapes(symbols, n, paired, escaped, used, left):  # type: ignore[no-untyped-def]
+def place_escapes(symbols, n, paired, escaped, used, left):
     """Put escaped residuals in their places; returns how many are used so far, -1 if there are too few."""
     m = np.uintp(symbol_count(n, paired))
     step = 2 if paired else 1

@@ -1,7 +1,7 @@
 """Frequency tables of the rANS coder: a fixed family that both sides know, and tables sent with the data.
 
-A table gives each symbol s of a byte a frequency with sum 2048; a symbol of frequency 0 cannot be coded. A symbol of the
-family stands for one residual or for a pair of them, and symbol 255 is the escape, for all others.
+A table gives each symbol s of a byte a frequency with sum 2048; a symbol of frequency 0 cannot be coded. A symbol of
+the family stands for one residual or for a pair of them, and symbol 255 is the escape, for all others.
 
 The family is made of integers alone, so that every implementation has the same: docs/wire-format.md, "Tables".
 """
@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from compression.huffman import MAX_LENGTH, code_table
+from compression.codewords import MAX_LENGTH, code_table
 from compression.kernel import kernel
 
 PRECISION = 11
@@ -79,7 +79,7 @@ class Family:
         frequencies: int64 [tables, 256].
         pushes: uint32 [tables, 256, 4], slots: uint32 [tables, 2048]; see `fill_table`.
         codes: uint32 [tables, 256], decoding: uint16 [tables, 4096]: Huffman codes of the same frequencies; see
-            `huffman.code_table`.
+            `codewords.code_table`.
         known: uint8 [tables, 256]: a symbol, or the escape where the table does not have it.
         costs: int32 [tables, 64]: bits of a residual * 256, nearly.
         means: int32 [tables], mean residual * 256.
@@ -107,14 +107,14 @@ class Family:
 
 
 @kernel
-def fill_table(frequencies, count, pushes, slots):  # type: ignore[no-untyped-def]
+def fill_table(frequencies, count, pushes, slots):
     """What encoder and decoder look up.
 
     Args:
         frequencies: int64 [>= count], with sum 2048.
-        pushes: uint32 [>= count, 4], out; of a symbol: the state from which it gives 16 bits first, the reciprocal of
-            its frequency f, (2048 - f) << 8 | shift, bias. With them state -> state // f * 2048 + state % f + start takes
-            no division: F. Giesen, "rANS in practice".
+        pushes: uint32 [>= count, 4], out; of a symbol: the state from which it gives 16 bits first, the reciprocal
+            of its frequency f, (2048 - f) << 8 | shift, bias. With them state -> state // f * 2048 + state % f + start
+            takes no division: F. Giesen, "rANS in practice".
         slots: uint32 [2048], out; of a slot: symbol (8 bits), offset in the symbol's interval (12), frequency (12).
     """
     start = 0
@@ -156,7 +156,7 @@ SENT_WORDS = 34
 
 
 @kernel
-def classify(histogram, words, at):  # type: ignore[no-untyped-def]
+def classify(histogram, words, at):
     """Write a table for int64 [<= 256] counts: its last symbol in one byte, then classes, the low four bits first.
 
     Returns where the next word begins; `words` needs room for SENT_WORDS.
@@ -179,7 +179,7 @@ def classify(histogram, words, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_classes(words, at, end, pushes, slots):  # type: ignore[no-untyped-def]
+def read_classes(words, at, end, pushes, slots):
     """Rebuild a table from what `classify` wrote; returns where the next word begins, or -1 if it is none.
 
     Args:

@@ -11,14 +11,14 @@ _LOW32, _LOW16, _LOW8 = np.uint64(0x00000000FFFFFFFF), np.uint64(0x0000FFFF0000F
 
 
 @kernel
-def _swap(a, b, shift, mask):  # type: ignore[no-untyped-def]
+def _swap(a, b, shift, mask):
     """Exchange the high parts of a with the low parts of b."""
     moved = ((a >> shift) ^ b) & mask
     return a ^ (moved << shift), b ^ moved
 
 
 @kernel
-def _turn(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
+def _turn(a, b, c, d, e, f, g, h):
     """Byte i of word j becomes byte j of word i (H. S. Warren, Hacker's Delight, section 7-3)."""
     a, e = _swap(a, e, _32, _LOW32)
     b, f = _swap(b, f, _32, _LOW32)
@@ -36,7 +36,7 @@ def _turn(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def gather_turned(codes, width, rows, first, n, tile, lead):  # type: ignore[no-untyped-def]
+def gather_turned(codes, width, rows, first, n, tile, lead):
     """Copy `n` rows of bytes, transposed: byte i of column c becomes byte c of row `rows[first + i]`.
 
     Args:
@@ -46,7 +46,7 @@ def gather_turned(codes, width, rows, first, n, tile, lead):  # type: ignore[no-
         lead: words of a column of the tile. Bytes behind the n-th are some others.
     """
     last = np.uintp(first + n - 1)
-    w, l = np.uintp(width), np.uintp(lead)
+    w, step = np.uintp(width), np.uintp(lead)
     for block in range(np.uintp((n + 7) // 8)):
         r = np.uintp(first) + block * np.uintp(8)
         r0, r1 = np.uintp(rows[r]) * w, np.uintp(rows[min(r + np.uintp(1), last)]) * w
@@ -59,26 +59,26 @@ def gather_turned(codes, width, rows, first, n, tile, lead):  # type: ignore[no-
                 codes[r0 + k], codes[r1 + k], codes[r2 + k], codes[r3 + k],
                 codes[r4 + k], codes[r5 + k], codes[r6 + k], codes[r7 + k],
             )  # fmt: skip
-            tile[at], tile[at + l], tile[at + np.uintp(2) * l], tile[at + np.uintp(3) * l] = a, b, c, d
-            at += np.uintp(4) * l
-            tile[at], tile[at + l], tile[at + np.uintp(2) * l], tile[at + np.uintp(3) * l] = e, f, g, h
-            at += np.uintp(4) * l
+            tile[at], tile[at + step], tile[at + np.uintp(2) * step], tile[at + np.uintp(3) * step] = a, b, c, d
+            at += np.uintp(4) * step
+            tile[at], tile[at + step], tile[at + np.uintp(2) * step], tile[at + np.uintp(3) * step] = e, f, g, h
+            at += np.uintp(4) * step
 
 
 @kernel
-def scatter_turned(tile, lead, n, width, rows):  # type: ignore[no-untyped-def]
+def scatter_turned(tile, lead, n, width, rows):
     """The inverse: columns of bytes in `tile` to rows, uint64 [>= ceil(n / 8) * 8 * width]."""
-    w, l = np.uintp(width), np.uintp(lead)
+    w, step = np.uintp(width), np.uintp(lead)
     for block in range(np.uintp((n + 7) // 8)):
         at = block
         to = block * np.uintp(8) * w
         for k in range(w):
-            high = at + np.uintp(4) * l
+            high = at + np.uintp(4) * step
             a, b, c, d, e, f, g, h = _turn(
-                tile[at], tile[at + l], tile[at + np.uintp(2) * l], tile[at + np.uintp(3) * l],
-                tile[high], tile[high + l], tile[high + np.uintp(2) * l], tile[high + np.uintp(3) * l],
+                tile[at], tile[at + step], tile[at + np.uintp(2) * step], tile[at + np.uintp(3) * step],
+                tile[high], tile[high + step], tile[high + np.uintp(2) * step], tile[high + np.uintp(3) * step],
             )  # fmt: skip
-            at = high + np.uintp(4) * l
+            at = high + np.uintp(4) * step
             i = to + k
             rows[i], rows[i + w], rows[i + np.uintp(2) * w], rows[i + np.uintp(3) * w] = a, b, c, d
             i += np.uintp(4) * w

@@ -1,7 +1,7 @@
-"""Equal rows are stored once and referenced (the vector-level match of arXiv 2407.04272, section 4.2, without a window).
+"""Equal rows are stored once and referenced (the vector-level match of arXiv 2407.04272, section 4.2, no window).
 
-A reference is 0 where a row is seen for the first time, else 1 + the number of the equal distinct row. Distinct rows are
-numbered in the order in which they appear, so that the most frequent rows tend to have the smallest numbers.
+A reference is 0 where a row is seen for the first time, else 1 + the number of the equal distinct row. Distinct rows
+are numbered in the order in which they appear, so that the most frequent rows tend to have the smallest numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _32 = np.uint64(32)
 
 
 @kernel
-def match(rows, width, n, table, references, firsts):  # type: ignore[no-untyped-def]
+def match(rows, width, n, table, references, firsts):
     """Refer each row to the first one that equals it; returns the number of distinct rows.
 
     Args:
@@ -59,7 +59,7 @@ def match(rows, width, n, table, references, firsts):  # type: ignore[no-untyped
 
 
 @kernel
-def _match_two(rows, n, table, references, firsts):  # type: ignore[no-untyped-def]
+def _match_two(rows, n, table, references, firsts):
     """`match` of rows of two words, such as 16 codes of a byte: so common that it gets a form without inner loops,
     which takes half the time."""
     mask = np.uint64(table.size - 1)
@@ -86,7 +86,7 @@ def _match_two(rows, n, table, references, firsts):  # type: ignore[no-untyped-d
 
 
 @kernel
-def resolve(references, n, distinct):  # type: ignore[no-untyped-def]
+def resolve(references, n, distinct):
     """Turn references into numbers of distinct rows, in place; False if they are not those of `distinct` rows."""
     count = np.uint32(0)
     good = True

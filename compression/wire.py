@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,8 @@ DESCRIPTOR = 5
 """Words: chain, dtype and flags, rows, columns, words of the section, bound (float32)."""
 PART_BYTES = 1 << 23
 """A table of more raw bytes is cut by rows into sections of at most so many, which threads code at the same time."""
+BOUNDS = 2.0**-101, 2.0**120
+"""Of a lossy section; a table with a smaller one is sent bit for bit."""
 MOST_VALUES = 1 << 31
 """Values of a section are fewer."""
 
@@ -47,7 +48,9 @@ class Section(NamedTuple):
 
 def max_bytes(shapes: list[tuple[int, int, int]]) -> int:
     """The most bytes that a payload of tables of these (rows, columns, bytes of a value) can have."""
-    cut = [(stop - start) * columns * item for rows, columns, item in shapes for start, stop in parts(rows, columns * item)]
+    cut = [
+        (stop - start) * columns * item for rows, columns, item in shapes for start, stop in parts(rows, columns * item)
+    ]
     return 4 * (HEADER + DESCRIPTOR * len(cut) + sum((size + 3) // 4 for size in cut))
 
 
@@ -133,7 +136,7 @@ def _check_section(section: Section, i: int) -> None:
         raise CorruptPayloadError(f"dtype of section {i}", f"{dtype} is none for chain {chain}")
     if rows * columns >= MOST_VALUES:
         raise CorruptPayloadError(f"shape of section {i}", f"{rows} x {columns} values are too many")
-    if not 0 <= bound < math.inf or (bound > 0) != (chain >= BITPACK):
+    if not (BOUNDS[0] <= bound <= BOUNDS[1] if chain >= BITPACK else bound == 0):
         raise CorruptPayloadError(f"bound of section {i}", f"{bound} is none for chain {chain}")
     raw = (rows * columns * ITEM_BYTES[dtype] + 3) // 4
     if stop - start > raw or (chain == RAW and stop - start != raw):

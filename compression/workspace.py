@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compression.entropy import CHUNK, CHUNK_WORDS
 from compression.predict import MOST_PIVOTS, SAMPLE, WIDEST
-from compression.rows import Work, block_rows, is_flat, most_escapes, most_patches, tile_lead
+from compression.shapes import block_rows, is_flat, most_escapes, most_patches, tile_lead
 from compression.tables import family
 
 _DTYPES = {
@@ -28,6 +29,38 @@ _DTYPES = {
     "distinct": np.uint64,
     "counts": np.int64,
 }
+
+
+class Work(NamedTuple):
+    """Working memory of one section, as compiled functions take it, and the tables that all share."""
+
+    codes: NDArray[np.uint64]
+    table: NDArray[np.int32]
+    references: NDArray[np.uint32]
+    firsts: NDArray[np.int32]
+    symbols: NDArray[np.uint8]
+    tile: NDArray[np.uint64]
+    left: NDArray[np.uint64]
+    predicted: NDArray[np.int32]
+    escapes: NDArray[np.uint16]
+    patch_at: NDArray[np.uint32]
+    patch_bits: NDArray[np.uint32]
+    covariance: NDArray[np.float64]
+    model: NDArray[np.int16]
+    choice: NDArray[np.uint8]
+    stream: NDArray[np.uint16]
+    pushes: NDArray[np.uint32]
+    slots: NDArray[np.uint32]
+    distinct: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    family_pushes: NDArray[np.uint32]
+    family_slots: NDArray[np.uint32]
+    known: NDArray[np.uint8]
+    codes_of: NDArray[np.uint32]
+    decoding: NDArray[np.uint16]
+    costs: NDArray[np.int32]
+    means: NDArray[np.int32]
+    paired: NDArray[np.uint8]
 
 
 class Workspace:

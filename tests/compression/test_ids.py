@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from compression.checksum import checksum
 from compression.errors import CorruptPayloadError
+from compression.id_lists import decode_id_lists, encode_id_lists
+from compression.id_values import HEADER_BYTES, LIST_BYTES, MAGIC
 from compression.ids import (
-    HEADER_BYTES,
-    LIST_BYTES,
-    MAGIC,
-    decode_id_lists,
     decode_ids,
-    encode_id_lists,
     encode_ids,
 )
 
