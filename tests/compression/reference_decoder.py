@@ -9,12 +9,13 @@ import functools
 import itertools
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 DTYPES = ("f4", "f2", "u2", "f8", "i1", "u1", "i2", "i4", "i8", "?")  # bfloat16 as its bits
 FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
-RAW, LOSSLESS, BITPACK, HUFFMAN, RANS = range(5)
+RAW, LOSSLESS, BITPACK, HUFFMAN, RANS, DEDUP = range(6)
 Frequencies = tuple[int, ...]
 
 
@@ -124,7 +125,7 @@ def section(descriptor: list[int], words: Words) -> np.ndarray:
     first, rows, columns, size, bits = descriptor
     chain, dtype = first & 0xFF, first >> 8
     bound = struct.unpack("<f", struct.pack("<I", bits))[0]
-    need(chain <= RANS and dtype < len(DTYPES) and (chain < BITPACK or dtype <= BFLOAT16), "chain and dtype")
+    need(chain <= DEDUP and dtype < len(DTYPES) and (chain < BITPACK or dtype <= BFLOAT16), "chain and dtype")
     need(0 <= bound < float("inf") and (bound > 0) == (chain >= BITPACK), "bound")
     need(rows * columns < 2**31, "shape")
     item = np.dtype(DTYPES[dtype]).itemsize
@@ -136,9 +137,12 @@ def section(descriptor: list[int], words: Words) -> np.ndarray:
         data = words.bytes(size) if chain == RAW else lossless(words, rows, columns * item, item)
         words.end("section")
         return np.frombuffer(data, kind).reshape(rows, columns)
-    codes, patches = (
-        bitpack(words, rows * columns) if chain == BITPACK else coded(words, rows, columns, chain == HUFFMAN)
-    )
+    if chain == BITPACK:
+        codes, patches = bitpack(words, rows * columns)
+    elif chain == DEDUP:
+        codes, patches = dedup(words, rows, columns)
+    else:
+        codes, patches = coded(words, rows, columns, chain == HUFFMAN)
     words.end("section")
     return values(codes, patches, bound, dtype).view(kind).reshape(rows, columns)
 
@@ -200,8 +204,12 @@ def unpack(words: Words, widths: bytes, n: int) -> list[int]:
 # Chains huffman and rans
 
 
+def is_flat(rows: int, columns: int) -> bool:
+    return rows < 8 or columns < 2 or columns > 4096
+
+
 def coded(words: Words, rows: int, columns: int, huffman: bool) -> tuple[list[int], Patches]:
-    if rows < 8 or columns < 2 or columns > 4096:
+    if is_flat(rows, columns):
         rows, columns = rows * columns, 1
     distinct, patches, escapes, size = words.ints(4)
     need(1 <= distinct <= rows and (columns > 1 or distinct == rows), "distinct rows")
@@ -236,10 +244,11 @@ class Model:
         self.biases = [signed(b, 8) for b in rest[0]]
         self.weights = [[signed(b, 8) for b in part] for part in rest[1:-1]]
         need(max(rest[-1]) < 52, "table of the family")
-        self.tables = [family()[t] for t in rest[-1]]
+        self.numbers = list(rest[-1])
+        self.tables = [family()[t] for t in self.numbers]
 
     def count(self, column: int, n: int) -> int:
-        return -(-n // 2) if self.tables[column][1] else n
+        return -(-n // 2) if self.tables[column].paired else n
 
     def groups(self, n: int) -> list[list[int]]:
         """The columns of each rANS chunk."""
@@ -266,7 +275,7 @@ class Model:
         return rows
 
     def residuals(self, column: int, n: int, symbols: list[int], low: list[int], escapes: Iterator[int]) -> list[int]:
-        paired = self.tables[column][1]
+        paired = self.tables[column].paired
         found = [0] * (2 * len(symbols) if paired else n)
         for i, s in enumerate(symbols):
             places = (i, len(symbols) + i) if paired else (i,)
@@ -288,16 +297,38 @@ def read_tile(
     if huffman:
         sizes = [next(directory) for _ in counts]
         bits = words.stream(sum(sizes))
-        for count, size, (_, _, codes) in zip(counts, sizes, model.tables, strict=True):
+        for count, size, table in zip(counts, sizes, model.tables, strict=True):
             start = bits.at
-            symbols.append(huffman_symbols(bits, codes, count))
+            symbols.append(huffman_symbols(bits, table.codes, count))
             need(bits.at == start + size, "bits of a column")
     else:
         for size in groups:
             some = slice(len(symbols), len(symbols) + size)
-            symbols += rans(words.take(next(directory)), counts[some], [table[0] for table in model.tables[some]])
+            symbols += rans(
+                words.take(next(directory)), counts[some], [table.frequencies for table in model.tables[some]]
+            )
     bits = words.stream(n * model.columns * model.shift)
     return symbols, [[bits.take(model.shift) for _ in range(n)] for _ in counts]
+
+
+# Chain dedup
+
+
+def dedup(words: Words, rows: int, columns: int) -> tuple[list[int], Patches]:
+    need(not is_flat(rows, columns), "shape")
+    distinct, patches, size, width = words.ints(4)
+    need(1 <= distinct <= rows and width in (1, 2), "distinct rows and bytes of a code")
+    first = words.take(size)
+    numbers = unpack_after_widths(first, rows)
+    first.end("numbers")
+    need(max(numbers) < distinct, "numbers")
+    codes = [signed(unzigzag(z), 8 * width) for z in unpack_after_widths(words, distinct * columns)]
+    expanded = [code for number in numbers for code in codes[number * columns : (number + 1) * columns]]
+    return expanded, read_patches(words, patches)
+
+
+def unpack_after_widths(words: Words, n: int) -> list[int]:
+    return unpack(words, words.bytes(-(-n // 1024)), n)
 
 
 # Chain lossless
@@ -474,9 +505,15 @@ def references(words: Words, rows: int, distinct: int, huffman: bool) -> list[in
 # Family
 
 
+class Table(NamedTuple):
+    weights: list[int]
+    frequencies: Frequencies
+    paired: bool
+    codes: Codes
+
+
 @functools.cache
-def family() -> list[tuple[Frequencies, bool, Codes]]:
-    """Frequencies, whether a symbol is a pair, Huffman codes."""
+def family() -> list[Table]:
     one, ks = 2**40, range(64)
     laplace = (28, 119, 336, 702, 1174, 1692, 2192, 2632, 2997, 3278, 3503, 3665, 3788)
     gauss = (16, 254, 1021, 2048, 2896, 3445, 3755, 3922, 4008, 4052, 4074, 4085)
@@ -488,9 +525,10 @@ def family() -> list[tuple[Frequencies, bool, Codes]]:
     magnitudes += [[one if k <= a else 0 for k in ks] for a in uniform]
     paired = {*range(6), *range(13, 20), 25, *range(33, 40)}
     found = []
-    for t, weights in enumerate(magnitudes):
-        f = frequencies([weights[(z + 1) // 2] for z in range(127)], t in paired)
-        found.append((f, t in paired, canonical(huffman_lengths(f))))
+    for t, of_magnitudes in enumerate(magnitudes):
+        weights = [of_magnitudes[(z + 1) // 2] for z in range(127)]
+        f = frequencies(weights, t in paired)
+        found.append(Table(weights, f, t in paired, canonical(huffman_lengths(f))))
     return found
 
 
@@ -541,7 +579,7 @@ def plain_ids(words: Words, n: int, coder: int) -> list[int]:
 
 
 def id_values(words: Words, n: int, coder: int) -> list[int]:
-    return unpack(words, words.bytes(-(-n // 1024)), n) if coder == 2 else small_values(words, n, huffman=False)
+    return unpack_after_widths(words, n) if coder == 2 else small_values(words, n, huffman=False)
 
 
 def from_values(found: list[int], mode: int, base: int) -> list[int]:
