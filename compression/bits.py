@@ -1,4 +1,4 @@
-"""Eight bytes at any place of an array at once, for streams of bits. Little-endian hosts only."""
+"""Memory by address, and eight bytes at any place of an array at once, for streams of bits. Little-endian only."""
 
 from __future__ import annotations
 
@@ -36,3 +36,14 @@ def store8(typingctx: Any, words: Any, at: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(words, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def pointer(typingctx: Any, address: Any) -> Any:
+    """An address as a pointer, for `carray`."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(address), generate

@@ -266,6 +266,8 @@ def _encode_run(
 def _encode_lossless(part: _Part, words: NDArray[np.uint32], at: int) -> Section:
     one, rows = part.source, part.last - part.first
     raw = one.raw[part.first * one.row_bytes : part.last * one.row_bytes]
+    if not raw.flags.writeable:  # read-only memory is another type to compiled functions
+        raw = raw.copy()
     chain, size = LOSSLESS, (raw.size + 3) // 4
     room = words[: at + size]
     scratch = planes.planes_work(rows, one.row_bytes, decode=False)

@@ -54,7 +54,7 @@ class Source:
     def value_range(self) -> float:
         """Largest minus smallest finite value, in float64."""
         assert self.values is not None
-        low, high = value_range(self.values.view(np.int32))
+        low, high = value_range(self.address, self.size)
         low, high = np.array([low, high], np.int32).view(np.float32).astype(np.float64)
         return float(high - low)
 
@@ -64,7 +64,7 @@ class Source:
         assert self.values is not None
         step, inverse, limit = grid
         rounded = np.empty_like(self.values)
-        dither(self.values, inverse, step, limit, np.uint64(seed & 0xFFFFFFFFFFFFFFFF), rounded)
+        dither(self.address, inverse, step, limit, np.uint64(seed & 0xFFFFFFFFFFFFFFFF), rounded)
         other = Source(self.dtype, self._array)
         other._set_values(rounded)
         other.limit = float(limit)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import carray
 
 from compression import bitpack, rows
+from compression.bits import pointer
 from compression.dedup import decode_dedup, encode_dedup
 from compression.kernel import kernel
 from compression.shapes import most_patches
@@ -29,17 +27,6 @@ ERRORS = {**rows.FIELDS, PACKED: "packed words"}
 """What `decode_sections` can find wrong."""
 
 
-@intrinsic
-def _pointer(typingctx: Any, address: Any) -> Any:
-    """An address as a pointer, for `carray`."""
-    del typingctx
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    return types.voidptr(address), generate
-
-
 @kernel
 def encode_sections(plan, grids, work, words, at):
     """Encode the sections of a plan one after the other and return where the last one ends.
@@ -50,8 +37,8 @@ def encode_sections(plan, grids, work, words, at):
     """
     for s in range(plan.shape[0]):
         size, n = plan[s, SIZE], plan[s, ROWS] * plan[s, COLUMNS]
-        x = carray(_pointer(plan[s, VALUES]), n, np.float32)
-        bits = carray(_pointer(plan[s, BITS]), n, np.uint32)
+        x = carray(pointer(plan[s, VALUES]), n, np.float32)
+        bits = carray(pointer(plan[s, BITS]), n, np.uint32)
         raw = (size + 3) // 4
         chain = plan[s, CHAIN]
         end = np.int64(-1)
@@ -73,7 +60,7 @@ def encode_sections(plan, grids, work, words, at):
             chain, end = RAW, at + raw
             if raw:
                 words[end - 1] = 0
-            _copy(carray(_pointer(plan[s, BYTES]), size, np.uint8), words[at:end].view(np.uint8), size)
+            _copy(carray(pointer(plan[s, BYTES]), size, np.uint8), words[at:end].view(np.uint8), size)
         plan[s, CHAIN], plan[s, STOP] = chain, end
         at = end
     return at
@@ -124,9 +111,9 @@ def decode_sections(plan, steps, work, words):
         n, at, end = plan[s, ROWS] * plan[s, COLUMNS], plan[s, START], plan[s, END]
         if plan[s, CHAIN] == RAW:
             size = plan[s, SIZE]
-            _copy(words[at:end].view(np.uint8), carray(_pointer(plan[s, TARGET]), size, np.uint8), size)
+            _copy(words[at:end].view(np.uint8), carray(pointer(plan[s, TARGET]), size, np.uint8), size)
             continue
-        out = carray(_pointer(plan[s, TARGET]), n, np.float32)
+        out = carray(pointer(plan[s, TARGET]), n, np.float32)
         if plan[s, CHAIN] == BITPACK:
             error = _decode_packed(words, at, end, steps[s], out)
         elif plan[s, CHAIN] == DEDUP:

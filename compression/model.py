@@ -30,11 +30,11 @@ def fit_model(codes, tile, left, stride, distinct, columns, work):
     lead = tile_lead(n)
     if columns == 1:
         for i in range(n):
-            tile[i] = codes[i * distinct // n]
+            tile[i] = codes[predict.sample_row(i, distinct)]
     else:
         picked = work.predicted[:n]  # numbers of rows, here
         for i in range(n):
-            picked[i] = work.firsts[i * distinct // n]
+            picked[i] = work.firsts[predict.sample_row(i, distinct)]
         gather(codes, stride, columns, picked, 0, n, tile, lead, work)
     if columns <= WIDEST:
         predict.fit(tile, lead, n, columns, distinct, work.covariance, work.model)

@@ -51,6 +51,14 @@ def sample_size(distinct, columns):
 
 
 @kernel
+def sample_row(i, distinct):
+    """The i-th row of the sample: spread over all rows, and out of step with any period in them."""
+    return np.int64(
+        (np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) * np.uint64(distinct) >> np.uint64(32)
+    )
+
+
+@kernel
 def fit(tile, lead, n, columns, distinct, covariance, model):
     """Choose pivots, weights, biases, shift and tables from a sample of `n` of the `distinct` rows.
 
@@ -66,7 +74,8 @@ def fit(tile, lead, n, columns, distinct, covariance, model):
     count, widest = 0, 0.0
     while count < min(MOST_PIVOTS, columns - 1):
         best, gain = _best_pivot(covariance, columns)
-        if gain * _BITS_PER_GAIN * distinct < 10.0 * (columns + 2):
+        chance = np.float64(columns - 1) / np.float64(n)  # what a column explains of unrelated ones in so few rows
+        if (gain - chance) * _BITS_PER_GAIN * distinct < 10.0 * (columns + 2):
             break
         pivots[count] = best
         widest = max(widest, covariance[best, best])  # only the pivots before it predict a pivot

@@ -10,8 +10,10 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import carray
 from numpy.typing import NDArray
 
+from compression.bits import pointer
 from compression.kernel import kernel
 
 SMALLEST = 2.0**-100
@@ -68,15 +70,17 @@ def check_bound(bound: Any) -> float:
 
 
 @kernel
-def dither(x, inverse, step, limit, seed, out):
+def dither(address, inverse, step, limit, seed, out):
     """Round float32 [n] to neighbouring codes at random, so that the expected value is x, and write the codes' values.
 
     A value that its code does not hold is left as it is. The random number of value i depends on (seed, i) alone.
 
     Args:
+        address: of float32 [n], which may be read-only: for Numba that would be another type.
         seed: uint64.
         out: float32 [n].
     """
+    x = carray(pointer(address), out.size, np.float32)
     bits = x.view(np.uint32)
     for i in range(np.uintp(x.size)):
         # splitmix64 (G. L. Steele and others, "Fast splittable pseudorandom number generators")
@@ -91,8 +95,9 @@ def dither(x, inverse, step, limit, seed, out):
 
 
 @kernel
-def value_range(bits):
-    """Smallest and largest finite float32 of int32 [n] bit patterns, as bit patterns; (0, 0) if there is none."""
+def value_range(address, n):
+    """Smallest and largest finite value of float32 [n], as int32 bit patterns; (0, 0) if there is none."""
+    bits = carray(pointer(address), n, np.int32)
     low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
     for i in range(np.uintp(bits.size)):
         pattern = bits[i]

@@ -19,6 +19,7 @@ from compression.references import (
 )
 from compression.shapes import block_rows, is_flat, most_escapes, most_patches, tile_lead
 from compression.symbols import from_symbols, place_escapes, to_symbols
+from compression.tables import ESCAPE
 from compression.tiles import entry_count, read_huffman, read_low, read_rans, write_huffman, write_low, write_rans
 from compression.transpose import scatter_turned
 from compression.wire import HUFFMAN
@@ -269,7 +270,10 @@ def _decode_codes(words, at, end, escaped, distinct, columns, stride, coder, wor
         if at < 0:
             return SYMBOLS
         for c in range(columns):
-            from_symbols(work.symbols[c * lead :], n, work.paired[np.uintp(work.choice[c])], left[c * lead :])
+            pair = work.paired[np.uintp(work.choice[c])]
+            largest = from_symbols(work.symbols[c * lead :], n, pair, left[c * lead :])
+            if largest == ESCAPE and escaped.size == 0:
+                return ESCAPES
         if shift:
             stop = at + (n * columns * shift + 31) // 32
             if stop > end:

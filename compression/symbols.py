@@ -56,8 +56,14 @@ def to_symbols(left, n, shift, paired, known, symbols, escapes, count):
 
 @kernel
 def from_symbols(symbols, n, paired, left):
-    """Residuals from symbols, without low bits and escapes: uint8 or uint16 [> n], one behind the last too."""
+    """Residuals from symbols, without low bits and escapes: uint8 or uint16 [> n], one behind the last too.
+
+    Returns the largest symbol.
+    """
     m = np.uintp(symbol_count(n, paired))
+    largest = np.uint8(0)
+    for i in range(m):
+        largest = max(largest, symbols[i])
     if paired:
         for i in range(m):
             left[i] = symbols[i] & np.uint8(15)
@@ -66,6 +72,7 @@ def from_symbols(symbols, n, paired, left):
     else:
         for i in range(m):
             left[i] = symbols[i]
+    return largest
 
 
 @kernel

@@ -90,7 +90,7 @@ def as_words(payload: Any) -> NDArray[np.uint32]:
     raw = np.frombuffer(payload, np.uint8)
     if raw.size % 4:
         raise CorruptPayloadError("length", f"{raw.size} bytes are no whole number of 4-byte words")
-    if raw.ctypes.data % 4:
+    if raw.ctypes.data % 4 or not raw.flags.writeable:  # read-only memory is another type to compiled functions
         raw = raw.copy()
     return raw.view(np.uint32)
 

@@ -35,7 +35,7 @@ def _measure(name: str, ids: Array, counts: Array) -> dict[str, Any]:
     size = 0
     for message in messages:
         payload = encode_ids(message)
-        size += memoryview(payload).nbytes
+        size += payload.nbytes
         if not np.array_equal(decode_ids(payload), message):
             raise RuntimeError(f"ids of table {name} did not come back as they were")
     gaps = np.concatenate([np.diff(message, prepend=-1) for message in messages])

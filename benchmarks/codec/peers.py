@@ -56,6 +56,7 @@ def peers() -> list[Contender]:
         Sz3("SZ3", "INTERP_LORENZO"),
         Sz3("SZ3, no prediction", "NOPRED"),
         Zfp(),
+        NumpyZstd(zstd1),
         Quantised("quantise + zstd-1", *_arrow(zstd1), together=True),
         Quantised("quantise + zstd-3", *_arrow(zstd3), together=False),
         Quantised("quantise + LZ4", *_arrow(lz4), together=True),
@@ -107,6 +108,30 @@ class Zfp:
     def decode(self, messages: list[Any], outs: list[Array]) -> None:
         for message, out in zip(messages, outs, strict=True):
             np.copyto(out, self._zfpy.decompress_numpy(message))
+
+
+class NumpyZstd:
+    """What a few lines of NumPy and pyarrow do: a quantiser of array operations, then zstd-1, a table at a time."""
+
+    name, bounded = "NumPy + zstd-1", True
+
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
+
+    def encode(self, arrays: list[Array], bounds: list[float]) -> list[Any]:
+        messages = []
+        for array, bound in zip(arrays, bounds, strict=True):
+            codes = np.rint(array / np.float32(2 * bound))
+            kind = np.int8 if np.abs(codes).max() < 128 else np.int32
+            head = HEADER.pack(2 * bound, np.dtype(kind).itemsize)
+            messages.append(head + self._codec.compress(codes.astype(kind), asbytes=True))
+        return messages
+
+    def decode(self, messages: list[Any], outs: list[Array]) -> None:
+        for message, out in zip(messages, outs, strict=True):
+            step, width = HEADER.unpack(message[: HEADER.size])
+            data = self._codec.decompress(message[HEADER.size :], out.size * width)
+            np.multiply(np.frombuffer(data, WIDTHS[width]).reshape(out.shape), np.float32(step), out=out)
 
 
 HEADER = struct.Struct("<fB")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.codec.ours import CHAINS, OURS
+from benchmarks.codec.ours import CHAINS, FAST, OURS
 
-OUR_COLOURS = ("#d62728", "#ff9f9b", "#e377c2", "#8c1c13")
-PEERS = (("o", "#1f77b4"), ("o", "#74b9e8"), ("s", "#2ca02c"), ("D", "black"), ("D", "#7f7f7f"), ("v", "#9467bd"),
-         ("^", "#bc8f00"), ("P", "#17becf"), ("X", "#a0a0a0"), ("d", "#a0a0a0"))  # fmt: skip
+OUR_COLOURS = ("#d62728", "#ff7f0e", "#8c1c13", "#e377c2", "#f7b267", "#ff9f9b")
+PEERS = (("o", "#1f77b4"), ("o", "#74b9e8"), ("s", "#2ca02c"), ("D", "#c0c0c0"), ("D", "black"), ("D", "#7f7f7f"),
+         ("v", "#9467bd"), ("^", "#bc8f00"), ("P", "#17becf"), ("X", "#a0a0a0"), ("d", "#a0a0a0"))  # fmt: skip
 
 
 def plot(total: list[dict[str, Any]], file: Path) -> None:
@@ -32,7 +32,7 @@ def plot(total: list[dict[str, Any]], file: Path) -> None:
         _log_axes(axis)
     axes[0].set_ylabel("compression ratio")
     handles, labels = axes[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="lower center", ncols=5, fontsize=9, frameon=False)
+    legend = figure.legend(handles, labels, loc="lower center", ncols=6, fontsize=9, frameon=False)
     marks: Any = legend.legend_handles
     for mark in marks:
         mark.set_sizes([60])
@@ -47,7 +47,7 @@ def _line(axis: Any, points: list[dict[str, Any]], key: str, name: str, marker: 
     label = name
     if not points[0]["bounded"]:  # the same at all bounds
         points, label = points[:1], f"{name} (no bound)"
-    ours, chosen = name in CHAINS, name == OURS
+    ours, chosen = name in CHAINS, name in (OURS, FAST)
     x, y = [p[key] for p in points], [p["ratio"] for p in points]
     sizes = [(90 if ours else 25) * (1 + 0.8 * i) for i in range(len(points))]
     axis.plot(x, y, color=colour, linewidth=2.2 if chosen else 1, zorder=2)
