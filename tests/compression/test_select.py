@@ -11,13 +11,14 @@ from tests.compression.codec_checks import assert_kept, noise, round_trip, train
 FAST = Trial(ratio=4.0, encode=8e9, decode=8e9)
 MIDDLE = Trial(ratio=8.0, encode=1e9, decode=2e9)
 SMALL = Trial(ratio=20.0, encode=2e8, decode=4e8)
+KEY = 0, 16, 9
 GIVEN = {BITPACK: FAST, HUFFMAN: MIDDLE, RANS: SMALL}
 
 
 def chosen(trials: dict[int, Trial], link: float) -> int:
     selector = Selector(link)
-    selector.decide(0, trials)
-    return selector.chosen[0]
+    selector.decide(KEY, trials)
+    return selector.chosen[KEY]
 
 
 def test_the_law():
@@ -43,22 +44,22 @@ def test_a_very_fast_link_is_not_compressed_for():
 
 def test_a_choice_is_kept_until_another_is_clearly_better():
     selector = Selector(1e7)
-    selector.decide(0, {BITPACK: Trial(4.0, 1e12, 1e12)})
-    selector.decide(0, {BITPACK: Trial(4.0, 1e12, 1e12), RANS: Trial(4.0 / HYSTERESIS * 0.999, 1e12, 1e12)})
-    assert selector.chosen[0] == BITPACK
-    selector.decide(0, {BITPACK: Trial(4.0, 1e12, 1e12), RANS: Trial(4.0 / HYSTERESIS * 1.01, 1e12, 1e12)})
-    assert selector.chosen[0] == RANS
-    selector.decide(0, {BITPACK: Trial(4.0, 1e12, 1e12), RANS: Trial(4.0 * HYSTERESIS * 1.01, 1e12, 1e12)})
-    assert selector.chosen[0] == RANS
-    selector.decide(0, {BITPACK: Trial(0.9, 1e12, 1e12), RANS: Trial(0.9, 1e12, 1e12)})
-    assert selector.chosen[0] == RAW
+    selector.decide(KEY, {BITPACK: Trial(4.0, 1e12, 1e12)})
+    selector.decide(KEY, {BITPACK: Trial(4.0, 1e12, 1e12), RANS: Trial(4.0 / HYSTERESIS * 0.999, 1e12, 1e12)})
+    assert selector.chosen[KEY] == BITPACK
+    selector.decide(KEY, {BITPACK: Trial(4.0, 1e12, 1e12), RANS: Trial(4.0 / HYSTERESIS * 1.01, 1e12, 1e12)})
+    assert selector.chosen[KEY] == RANS
+    selector.decide(KEY, {BITPACK: Trial(4.0, 1e12, 1e12), RANS: Trial(4.0 * HYSTERESIS * 1.01, 1e12, 1e12)})
+    assert selector.chosen[KEY] == RANS
+    selector.decide(KEY, {BITPACK: Trial(0.9, 1e12, 1e12), RANS: Trial(0.9, 1e12, 1e12)})
+    assert selector.chosen[KEY] == RAW
 
 
 def test_a_chain_that_no_longer_works_is_left():
     selector = Selector(1e7)
     for trials, best in (({RANS: SMALL}, RANS), ({}, RAW), ({BITPACK: FAST}, BITPACK), ({HUFFMAN: MIDDLE}, HUFFMAN)):
-        selector.decide(0, trials)
-        assert selector.chosen[0] == best
+        selector.decide(KEY, trials)
+        assert selector.chosen[KEY] == best
 
 
 class Given:
@@ -113,10 +114,17 @@ def test_a_choice_is_made_again_whatever_the_other_tables_are(given, others):
 
 
 def test_each_table_has_its_own_choice(given):
+    """So has each size of it: a message of few rows may not be worth what one of many is."""
     codec = Codec(link=1e6)
-    table = trained(300, 16)
-    codec.selector.chosen = {0: RAW, 1: BITPACK, 2: RANS}
-    assert [s["chain"] for s in inspect(codec.encode([table] * 3, 0.1))] == ["raw", "bitpack", "rans"]
+    tables = [trained(300, 16), trained(300, 16), trained(300, 8), trained(20, 16)]
+    codec.encode(tables, 0.1)
+    assert given.count == 4
+    codec.encode([trained(17, 16)], 0.1)
+    assert given.count == 5
+    for table, chain in zip(codec.selector.chosen, (RAW, BITPACK, RANS, RAW), strict=False):
+        codec.selector.chosen[table] = chain
+    assert [s["chain"] for s in inspect(codec.encode(tables, 0.1))] == ["raw", "bitpack", "rans", "raw"]
+    assert given.count == 5
 
 
 def test_real_trials_of_real_tables():
@@ -127,8 +135,9 @@ def test_real_trials_of_real_tables():
     assert_kept(table, out, 0.01)
     sizes = {chain: len(round_trip(slow, table, 0.01, chain)[0]) for chain in CHAINS}
     assert len(payload) <= 1.06 * min(sizes.values())
-    assert set(slow.selector.trials[0]) <= set(CHAINS.values()) - {RAW}
-    for trial in slow.selector.trials[0].values():
+    (trials,) = slow.selector.trials.values()
+    assert set(trials) <= set(CHAINS.values()) - {RAW}
+    for trial in trials.values():
         assert trial.ratio > 1 and trial.encode > 0 and trial.decode > 0
     assert inspect(round_trip(fast, table, 0.01)[0])[0]["chain"] == "raw"
     assert inspect(round_trip(Codec(link=1.0), noise(900, 16), 0.01)[0])[0]["chain"] == "raw"
@@ -138,7 +147,8 @@ def test_a_trial_counts_the_bytes_that_the_payload_has():
     for table in (trained(3000, 16), trained(3000, 16).astype(np.float16), trained(5, 300), trained(500, 1)):
         codec = Codec(link=1.0)
         codec.encode([table], 0.01)
-        for number, trial in codec.selector.trials[0].items():
+        (trials,) = codec.selector.trials.values()
+        for number, trial in trials.items():
             name = next(name for name, n in CHAINS.items() if n == number)
             size = inspect(codec.encode([table], 0.01, name))[0]["bytes"] + 20
             assert trial.ratio == pytest.approx(table.nbytes / size, rel=0.01)
