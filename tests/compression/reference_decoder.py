@@ -126,7 +126,7 @@ def section(descriptor: list[int], words: Words) -> np.ndarray:
     chain, dtype = first & 0xFF, first >> 8
     bound = struct.unpack("<f", struct.pack("<I", bits))[0]
     need(chain <= DEDUP and dtype < len(DTYPES) and (chain < BITPACK or dtype <= BFLOAT16), "chain and dtype")
-    need(0 <= bound < float("inf") and (bound > 0) == (chain >= BITPACK), "bound")
+    need(2.0**-101 <= bound <= 2.0**120 if chain >= BITPACK else bits == 0, "bound")
     need(rows * columns < 2**31, "shape")
     item = np.dtype(DTYPES[dtype]).itemsize
     raw = -(-rows * columns * item // 4)
@@ -165,7 +165,7 @@ def values(codes: list[int], patches: Patches, bound: float, dtype: int) -> np.n
             np.uint16
         )
     for index, patch in patches:
-        need(index < bits.size, "index of a patch")
+        need(index < bits.size and patch >> (8 * bits.itemsize) == 0, "patch")
         bits[index] = patch
     return bits
 
