@@ -43,6 +43,14 @@ def test_the_payload_does_not_depend_on_threads(small_parts, chain, bound):
         codec.close()
 
 
+def test_rounding_at_random_does_not_depend_on_threads(small_parts):
+    expected = Codec().encode(message(), 0.05, "rans", stochastic=3).tobytes()
+    for threads in (2, 3):
+        codec = Codec(threads)
+        assert codec.encode(message(), 0.05, "rans", stochastic=3).tobytes() == expected
+        codec.close()
+
+
 def test_parts_of_a_table_are_rows_in_order(small_parts):
     table = trained(1000, 16)
     codec = Codec()
