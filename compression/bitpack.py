@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 from compression.lanes import pack_lanes, unpack_lanes
 
 BLOCK = 1024
@@ -219,7 +219,7 @@ def unpack_dequantize(
     return np.int64(at)
 
 
-@kernel
+@inner
 def _quantize(
     x: np.ndarray, first: Number, count: Number, inverse: Number, step: Number, limit: Number, codes: np.ndarray
 ) -> Number:
@@ -239,7 +239,7 @@ def _quantize(
     return seen
 
 
-@kernel
+@inner
 def _take_patches(
     x: np.ndarray,
     first: Number,
@@ -261,7 +261,7 @@ def _take_patches(
     return patches
 
 
-@kernel
+@inner
 def bits_of(word: Number) -> Number:
     """Bits of a uint32; 0 has none."""
     bits = np.uintp(0)
@@ -271,12 +271,12 @@ def bits_of(word: Number) -> Number:
     return bits
 
 
-@kernel
+@inner
 def block_words(count: Number, width: Number) -> Number:
     return (count * width + np.uintp(31)) >> np.uintp(5)
 
 
-@kernel
+@inner
 def pack_block(values: np.ndarray, first: Number, count: Number, width: Number, words: np.ndarray, at: Number) -> None:
     """Pack values[first : first + count], a block, into words from `at`; no checks."""
     if width == 0:
@@ -297,7 +297,7 @@ def pack_block(values: np.ndarray, first: Number, count: Number, width: Number, 
         words[at] = np.uint32(held)
 
 
-@kernel
+@inner
 def unpack_block(words: np.ndarray, at: Number, width: Number, out: np.ndarray, first: Number, count: Number) -> None:
     """Unpack a block of words from `at` into out[first : first + count]; no checks."""
     if width == 0:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 
 MAX_LENGTH = 12
 """Bits of the longest code."""
 _FULL = 1 << MAX_LENGTH
 
 
-@kernel
+@inner
 def sort_keys(keys: np.ndarray, n: int) -> None:
     """Shell's sort of keys[:n]."""
     for gap in (57, 23, 10, 4, 1):
@@ -27,7 +27,7 @@ def sort_keys(keys: np.ndarray, n: int) -> None:
             keys[j] = key
 
 
-@kernel
+@inner
 def code_lengths(keys: np.ndarray, used: int, lengths: np.ndarray) -> int:
     """Sets the lengths (uint8 [256], zeros before) of at least two used symbols; returns the largest of them."""
     at_depth = _leaves_at_depth(keys, used)
@@ -51,7 +51,7 @@ def code_lengths(keys: np.ndarray, used: int, lengths: np.ndarray) -> int:
     return last
 
 
-@kernel
+@inner
 def _leaves_at_depth(keys: np.ndarray, used: int) -> np.ndarray:
     """Leaves of the Huffman tree at each depth up to MAX_LENGTH, the deeper ones counted there."""
     # An unused place is heavier than any node, so that an empty queue is never chosen.
@@ -83,7 +83,7 @@ def _leaves_at_depth(keys: np.ndarray, used: int) -> np.ndarray:
     return at_depth
 
 
-@kernel
+@inner
 def _reversed(code: np.uint32, length: int) -> np.uint32:
     """The lowest `length` bits of a code, the first one last."""
     code = (code & np.uint32(0x5555)) << np.uint32(1) | (code >> np.uint32(1)) & np.uint32(0x5555)
@@ -93,7 +93,7 @@ def _reversed(code: np.uint32, length: int) -> np.uint32:
     return code >> np.uint32(16 - length)
 
 
-@kernel
+@inner
 def canonical_codes(lengths: np.ndarray, last: int) -> np.ndarray:
     """Reversed code << 8 | length of each symbol (uint32 [256])."""
     number = np.zeros(16, np.uint32)
@@ -136,7 +136,7 @@ def code_table(counts: np.ndarray, codes: np.ndarray, table: np.ndarray) -> None
         table[start : start + short.size] = short
 
 
-@kernel
+@inner
 def decode_table(lengths: np.ndarray, last: int) -> np.ndarray:
     """symbol << 8 | length by the next bits of the stream (uint16 [2 ^ longest length]).
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from compression import bitpack, vector_lz
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.rows import COUNTS, REFERENCES, SYMBOLS, expand, match_codes, quantize_codes
 from compression.shapes import is_flat, most_patches
 
 HEADER = 4
 
 
-@kernel
+@inner
 def encode_dedup(x, bits, rows, columns, step, inverse, limit, work, words, at):
     """Write a section from `words[at]` on and return where it ends, or -1 if another chain is to take the table.
 
@@ -53,7 +53,7 @@ def encode_dedup(x, bits, rows, columns, step, inverse, limit, work, words, at):
     return end + 2 * patches
 
 
-@kernel
+@inner
 def _pack_codes(codes, stride, firsts, distinct, columns, words, at):
     """Pack the codes of the distinct rows in blocks; returns where the next word begins, or -1 if `words` is full."""
     n = distinct * columns
@@ -91,7 +91,7 @@ def _pack_codes(codes, stride, firsts, distinct, columns, words, at):
     return at
 
 
-@kernel
+@inner
 def decode_dedup(words, at, end, rows, columns, step, work, out):
     """Decode the section `words[at:end]` into float32 [rows * columns]; returns 0 or the field that is wrong.
 
@@ -128,7 +128,7 @@ def decode_dedup(words, at, end, rows, columns, step, work, out):
     return 0
 
 
-@kernel
+@inner
 def _unpack_codes(words, at, end, n, codes):
     start = at
     at += (bitpack.blocks(n) + 3) // 4

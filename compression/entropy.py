@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.tables import PRECISION
 
 CHUNK = 8192
@@ -28,7 +28,7 @@ _12BITS, _BYTE = np.uint32(0xFFF), np.uint32(0xFF)
 _U1 = np.uintp(1)
 
 
-@kernel
+@inner
 def _push(state, symbol, pushes, stream, at):
     full = state >= pushes[symbol, np.uintp(0)]
     stream[at - _U1] = np.uint16(state)
@@ -39,7 +39,7 @@ def _push(state, symbol, pushes, stream, at):
     return state + quotient * (pushes[symbol, np.uintp(2)] >> _8) + pushes[symbol, np.uintp(3)], at
 
 
-@kernel
+@inner
 def _pop(state, slots, stream, at):
     entry = slots[state & _SLOT]
     state = (entry >> _20) * (state >> _P) + ((entry >> _8) & _12BITS)
@@ -48,7 +48,7 @@ def _pop(state, slots, stream, at):
     return state, np.uint8(entry & _BYTE), at + np.uintp(low)
 
 
-@kernel
+@inner
 def _push_column(states, lanes, symbols, first, n, pushes, stream, at):
     """Push the symbols `first` to `first + n`, the last first."""
     whole = n - n % lanes
@@ -79,7 +79,7 @@ def _push_column(states, lanes, symbols, first, n, pushes, stream, at):
     return at
 
 
-@kernel
+@inner
 def _pop_column(states, lanes, symbols, first, n, slots, stream, at):
     """Fill the symbols `first` to `first + n`."""
     whole = n - n % lanes
@@ -110,7 +110,7 @@ def _pop_column(states, lanes, symbols, first, n, slots, stream, at):
     return at
 
 
-@kernel
+@inner
 def encode_columns(symbols, stride, counts, choice, pushes, scratch, words, at):
     """Encode columns of symbols as a chunk and return where the next one begins, or -1 if `words` is full.
 
@@ -139,7 +139,7 @@ def encode_columns(symbols, stride, counts, choice, pushes, scratch, words, at):
     return next_at
 
 
-@kernel
+@inner
 def decode_columns(words, at, end, counts, choice, slots, scratch, symbols, stride):
     """Decode the chunk in `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays.
 
@@ -173,13 +173,13 @@ def decode_columns(words, at, end, counts, choice, slots, scratch, symbols, stri
     return given - 1 <= np.int64(position) <= given
 
 
-@kernel
+@inner
 def encode_chunk(symbols, stride, columns, n, choice, pushes, scratch, words, at):
     """`encode_columns` of columns of the same length."""
     return encode_columns(symbols, stride, np.full(columns, n, np.int64), choice, pushes, scratch, words, at)
 
 
-@kernel
+@inner
 def decode_chunk(words, at, end, columns, n, choice, slots, scratch, symbols, stride):
     """`decode_columns` of columns of the same length."""
     return decode_columns(words, at, end, np.full(columns, n, np.int64), choice, slots, scratch, symbols, stride)

@@ -32,7 +32,7 @@ import numpy as np
 
 from compression.bits import load8, store8
 from compression.codewords import MAX_LENGTH, canonical_codes, code_lengths, decode_table, sort_keys
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 
 CHUNK = 512
 """Symbols in a chunk."""
@@ -111,7 +111,7 @@ def _directory_at(last: int) -> int:
     return (last + 10) >> 3
 
 
-@kernel
+@inner
 def _sorted_counts(symbols: np.ndarray) -> tuple[np.ndarray, int]:
     """count << 8 | symbol of the used symbols, ascending (uint64), and their number."""
     # Equal symbols in a row would wait for each other's count: four counters take turns.
@@ -128,7 +128,7 @@ def _sorted_counts(symbols: np.ndarray) -> tuple[np.ndarray, int]:
     return keys, used
 
 
-@kernel
+@inner
 def write_codes(
     symbols: np.ndarray, start: int, stop: int, codes: np.ndarray, words: np.ndarray, bit: np.uint64, bits: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
@@ -173,7 +173,7 @@ def write_codes(
     return (to << np.uint64(3)) + (held & np.uint64(7)), bits
 
 
-@kernel
+@inner
 def _encode_chunk(symbols: np.ndarray, start: int, stop: int, codes: np.ndarray, words: np.ndarray, at: int) -> int:
     """Writes the codes of symbols[start:stop] from word `at` on; returns the number of words."""
     first = np.uint64(at) << np.uint64(5)
@@ -220,7 +220,7 @@ def decode_chunks(words: np.ndarray, n: int, out: np.ndarray, first: int, stop: 
     return _decode_range(words, table, directory, at, first, stop, out[:n])
 
 
-@kernel
+@inner
 def _read_lengths(words: np.ndarray, lengths: np.ndarray) -> int:
     """Reads the lengths; returns the largest used symbol, or -1 if they make no full code."""
     if words.size == 0:
@@ -242,7 +242,7 @@ def _read_lengths(words: np.ndarray, lengths: np.ndarray) -> int:
     return last if kraft == _FULL and lengths[last] != 0 and padding == 0 else -1
 
 
-@kernel
+@inner
 def _find_chunk(words: np.ndarray, directory: int, chunks: int, first: int) -> int:
     """Word at which a chunk starts, or -1 if the directory and its chunks do not fill `words` exactly."""
     at = directory + (chunks + 1) // 2
@@ -258,13 +258,13 @@ def _find_chunk(words: np.ndarray, directory: int, chunks: int, first: int) -> i
     return found if at == words.size else -1
 
 
-@kernel
+@inner
 def _chunk_words(words: np.ndarray, directory: int, chunk: int) -> int:
     pair = words[np.uintp(directory + (chunk >> 1))]
     return int(np.int64(pair >> np.uint32((chunk & 1) * 16) & np.uint32(0xFFFF)))
 
 
-@kernel
+@inner
 def _decode_range(
     words: np.ndarray, table: np.ndarray, directory: int, at: int, first: int, stop: int, out: np.ndarray
 ) -> int:
@@ -300,7 +300,7 @@ def _decode_range(
     return 0
 
 
-@kernel
+@inner
 def _decode_four(
     words: np.ndarray, table: np.ndarray, bit: np.ndarray, out: np.ndarray, to: np.ndarray, count: int
 ) -> None:
@@ -324,7 +324,7 @@ def _decode_four(
         to[stream] += np.uint64(count)
 
 
-@kernel
+@inner
 def _four_symbols(
     words: np.ndarray, table: np.ndarray, bit: np.uint64, limit: np.uint64, out: np.ndarray, to: np.uint64
 ) -> np.uint64:
@@ -340,14 +340,14 @@ def _four_symbols(
     return bit + (size & np.uint64(255))
 
 
-@kernel
+@inner
 def _bits(words: np.ndarray, bit: np.uint64, limit: np.uint64) -> np.uint64:
     """At least the next 57 bits of the data, zeros after their end; anything if `bit` lies beyond it."""
     byte = min(bit >> np.uint64(3), limit)
     return load8(words, byte) >> (bit - (byte << np.uint64(3)) & np.uint64(63))
 
 
-@kernel
+@inner
 def read_codes(
     words: np.ndarray, bit: np.ndarray, tables: np.ndarray, which: np.ndarray, out: np.ndarray, to: np.ndarray, n: int
 ) -> None:

@@ -163,6 +163,8 @@ def output(target: Any) -> Output:
         raise ValueError(f"a table has rows and columns, this output has shape {tuple(array.shape)}")
     if not array.flags.writeable:
         raise ValueError("the output is read-only")
+    if any(step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)):
+        raise ValueError("elements of the output share memory, as those of an expanded tensor do")
     return Output(dtype, array)
 
 

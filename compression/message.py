@@ -8,7 +8,7 @@ from numba import carray
 from compression import bitpack, rows
 from compression.bits import pointer
 from compression.dedup import decode_dedup, encode_dedup
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 from compression.shapes import most_patches
 from compression.wire import BITPACK, DEDUP, HUFFMAN, RANS, RAW
 
@@ -66,7 +66,7 @@ def encode_sections(plan, grids, work, words, at):
     return at
 
 
-@kernel
+@inner
 def _copy(source, target, size):
     """Copy bytes, by words where both begin at one."""
     done = 0
@@ -79,7 +79,7 @@ def _copy(source, target, size):
         target[i] = source[i]
 
 
-@kernel
+@inner
 def _encode_packed(x, bits, grid, work, words, at):
     """Section: words of the packed codes, patches, widths, packed codes, patches' indices, patches' bits."""
     start = at + 2 + (bitpack.blocks(x.size) + 3) // 4
@@ -131,7 +131,7 @@ def decode_sections(plan, steps, work, words):
     return -1
 
 
-@kernel
+@inner
 def _decode_packed(words, at, end, step, out):
     start = at + 2 + (bitpack.blocks(out.size) + 3) // 4
     if start > end:
@@ -147,7 +147,7 @@ def _decode_packed(words, at, end, step, out):
     return 0
 
 
-@kernel
+@inner
 def _patch(words, end, patches, out):
     """Put in what no code holds; False if an index is wrong."""
     for i in range(patches):

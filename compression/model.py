@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from compression import predict, tables
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.predict import MOST_PIVOTS, WIDEST
 from compression.shapes import tile_lead
 from compression.transpose import gather_turned
 
 
-@kernel
+@inner
 def gather(codes, stride, columns, rows, first, n, tile, lead, work):
     """Fill a tile with `n` rows of codes, transposed."""
     if columns == 1:
@@ -23,7 +23,7 @@ def gather(codes, stride, columns, rows, first, n, tile, lead, work):
         predict.gather_columns(codes, stride, columns, rows, first, first + n, tile, lead)
 
 
-@kernel
+@inner
 def fit_model(codes, tile, left, stride, distinct, columns, work):
     """Fit the prediction to rows evenly spread, and choose the columns' tables."""
     n = predict.sample_size(distinct, columns)
@@ -46,13 +46,13 @@ def fit_model(codes, tile, left, stride, distinct, columns, work):
         work.choice[column] = predict.choose_table(left, n, work.model[0, 1], work.costs, work.means, histogram)
 
 
-@kernel
+@inner
 def _model_words(pivots, columns):
     """Two bytes, the pivots in two bytes each, biases, weights, tables."""
     return (2 + 2 * pivots + columns * (2 + pivots) + 3) // 4
 
 
-@kernel
+@inner
 def write_model(columns, width, work, words, at):
     """Returns where the next word begins; it may lie behind the end of `words`, and then nothing is written."""
     pivots = np.int64(work.model[0, 0])
@@ -75,7 +75,7 @@ def write_model(columns, width, work, words, at):
     return end
 
 
-@kernel
+@inner
 def read_model(words, at, end, columns, work):
     """Returns where the next word begins, or -1 if there is no model, and the bytes of a code."""
     if at >= end:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from compression import tables, vector_lz
 from compression.entropy import CHUNK, CHUNK_WORDS, LANES, decode_chunk, encode_chunk
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 from compression.references import decode_references, encode_references
 
 BLOCK = 1 << 16
@@ -98,7 +98,7 @@ def entropy_bits(histogram, n):
     return (total + 255) // 256
 
 
-@kernel
+@inner
 def _log2(n):
     """256 * log2(n), of 0: 0."""
     shift = 0
@@ -155,7 +155,7 @@ def encode_planes(raw, rows, row_bytes, element_bytes, work, words, at):
     return at
 
 
-@kernel
+@inner
 def _match(raw, rows, row_bytes, work):
     """Number the distinct rows; returns how many there are."""
     width = (row_bytes + 7) // 8
@@ -173,14 +173,14 @@ def _match(raw, rows, row_bytes, work):
     return vector_lz.match(keys, width, rows, work.table[:size], work.references, work.firsts)
 
 
-@kernel
+@inner
 def _copy(source, start, target, at, n):
     start, at = np.uintp(start), np.uintp(at)
     for i in range(np.uintp(n)):
         target[at + i] = source[start + i]
 
 
-@kernel
+@inner
 def _gather(raw, row_bytes, firsts, begin, size, out):
     """The bytes `begin` to `begin + size` of the distinct rows."""
     done = 0
@@ -191,7 +191,7 @@ def _gather(raw, row_bytes, firsts, begin, size, out):
         done += n
 
 
-@kernel
+@inner
 def _scatter(source, begin, size, row_bytes, firsts, out):
     """Put the bytes `begin` to `begin + size` of the distinct rows where these are first seen."""
     done = 0
@@ -202,7 +202,7 @@ def _scatter(source, begin, size, row_bytes, firsts, out):
         done += n
 
 
-@kernel
+@inner
 def _split(source, n, element_bytes, planes):
     """Elements, uint8 [n * element_bytes], into planes [element_bytes * n]."""
     if element_bytes == 4:
@@ -215,7 +215,7 @@ def _split(source, n, element_bytes, planes):
         _copy(source, 0, planes, 0, n)
 
 
-@kernel
+@inner
 def _split_words(elements, n, element_bytes, planes):
     for plane in range(element_bytes):
         out = planes[plane * n : (plane + 1) * n]
@@ -224,7 +224,7 @@ def _split_words(elements, n, element_bytes, planes):
             out[i] = np.uint8(elements[i] >> shift)
 
 
-@kernel
+@inner
 def _join(planes, n, element_bytes, out):
     """Reverse `_split`."""
     if element_bytes == 4:
@@ -237,7 +237,7 @@ def _join(planes, n, element_bytes, out):
         _copy(planes, 0, out, 0, n)
 
 
-@kernel
+@inner
 def _join_words(planes, n, element_bytes, out):
     for i in range(np.uintp(n)):
         out[i] = planes[i]
@@ -248,7 +248,7 @@ def _join_words(planes, n, element_bytes, out):
             out[i] |= out.dtype.type(source[i]) << shift
 
 
-@kernel
+@inner
 def _histogram(symbols, n):
     # Four counts of each symbol: a run of equal symbols would wait for its own last count.
     counts = np.zeros((4, 256), np.int32)
@@ -267,7 +267,7 @@ def _histogram(symbols, n):
     return histogram
 
 
-@kernel
+@inner
 def _write_plane(symbols, n, work, words, at):
     """Returns (where the plane ends or -1, 1 if it is coded)."""
     histogram = _histogram(symbols, n)
@@ -344,7 +344,7 @@ def decode_planes(words, at, end, rows, row_bytes, element_bytes, work, out):
     return 0 if at == end else DIRECTORY
 
 
-@kernel
+@inner
 def _read_references(words, at, end, rows, distinct, work):
     """Fill `work.references` with numbers of distinct rows and `work.firsts`; False if they are wrong."""
     good = decode_references(
@@ -360,7 +360,7 @@ def _read_references(words, at, end, rows, distinct, work):
     return good
 
 
-@kernel
+@inner
 def _read_plane(words, at, end, coded, n, work, symbols):
     """Decode `words[at:end]` into uint8 [n]; returns 0 or what is wrong."""
     if not coded:
@@ -387,7 +387,7 @@ def _read_plane(words, at, end, coded, n, work, symbols):
     return 0 if at == end else SYMBOLS
 
 
-@kernel
+@inner
 def _repeat(numbers, firsts, rows, row_bytes, out):
     """Copy each row that is not a first one from the first one."""
     for row in range(rows):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.tables import MAGNITUDES
 
 MOST_PIVOTS = 4
@@ -24,7 +24,7 @@ _BITS_PER_GAIN = 0.72
 """log2(e) / 2: bits a value saved at least by a prediction that explains this share of its variance."""
 
 
-@kernel
+@inner
 def gather_columns(codes, stride, columns, rows, first, last, tile, lead):
     """Copy the rows `rows[first:last]` of codes, transposed: tile[c * lead + i] = codes[rows[first + i], c]."""
     for i in range(np.uintp(last - first)):
@@ -35,7 +35,7 @@ def gather_columns(codes, stride, columns, rows, first, last, tile, lead):
             at += np.uintp(lead)
 
 
-@kernel
+@inner
 def scatter_columns(tile, lead, n, columns, codes):
     """The inverse: rows of codes from columns."""
     for c in range(np.uintp(columns)):
@@ -45,12 +45,12 @@ def scatter_columns(tile, lead, n, columns, codes):
             at += np.uintp(columns)
 
 
-@kernel
+@inner
 def sample_size(distinct, columns):
     return min(distinct, SAMPLE if columns <= 64 else SAMPLE // 2)
 
 
-@kernel
+@inner
 def sample_row(i, distinct):
     """The i-th row of the sample: spread over all rows, and out of step with any period in them."""
     return np.int64(
@@ -58,7 +58,7 @@ def sample_row(i, distinct):
     )
 
 
-@kernel
+@inner
 def fit(tile, lead, n, columns, distinct, covariance, model):
     """Choose pivots, weights, biases, shift and tables from a sample of `n` of the `distinct` rows.
 
@@ -88,7 +88,7 @@ def fit(tile, lead, n, columns, distinct, covariance, model):
     _weigh(tile, lead, n, columns, factor, model)
 
 
-@kernel
+@inner
 def fit_none(tile, lead, n, columns, model):
     """The model of rows too wide to predict: biases and a shift."""
     widest = 0.0
@@ -103,7 +103,7 @@ def fit_none(tile, lead, n, columns, model):
     _weigh(tile, lead, n, columns, np.empty((0, MOST_PIVOTS)), model)
 
 
-@kernel
+@inner
 def _shift(variance):
     """Low bits of a residual that are sent as they are: so many that the rest fits the widest tables."""
     shift = 0
@@ -113,7 +113,7 @@ def _shift(variance):
     return shift
 
 
-@kernel
+@inner
 def _covariances(tile, lead, n, columns, covariance):
     sums = np.empty(columns, np.int64)
     widest = np.int32(0)
@@ -140,7 +140,7 @@ def _covariances(tile, lead, n, columns, covariance):
             covariance[b, a] = value
 
 
-@kernel
+@inner
 def _best_pivot(covariance, columns):
     """The column that explains most of the others' variance, and the sum of the shares that it explains."""
     best, most = 0, 0.0
@@ -160,7 +160,7 @@ def _best_pivot(covariance, columns):
     return best, most
 
 
-@kernel
+@inner
 def _deflate(covariance, columns, pivot, factor):
     """Take out what the pivot explains: one step of the Cholesky decomposition, whose column goes to `factor`."""
     root = np.sqrt(covariance[pivot, pivot])
@@ -171,7 +171,7 @@ def _deflate(covariance, columns, pivot, factor):
             covariance[a, b] -= factor[a] * factor[b]
 
 
-@kernel
+@inner
 def _weigh(tile, lead, n, columns, factor, model):
     """Weights by back substitution in the Cholesky factor, rounded to 1/32; then biases, the means of what is left."""
     shift, pivots = model[0, 1], model[0, 2:]
@@ -200,7 +200,7 @@ def _weigh(tile, lead, n, columns, factor, model):
         model[1, c] = np.int16(min(max(np.rint(mean), -127.0), 127.0))
 
 
-@kernel
+@inner
 def pivots_used(model, column):
     """How many pivots predict a column: a pivot is predicted by those before it, any other column by all."""
     for t in range(model[0, 0]):
@@ -209,7 +209,7 @@ def pivots_used(model, column):
     return np.int64(model[0, 0])
 
 
-@kernel
+@inner
 def _predictions(tile, lead, n, column, model, out):
     """Predicted codes of a column, int32 [n]: (sum of weight * pivot + (bias << 3 + shift) + 16) >> 5."""
     start = np.int32((np.int32(model[1, column]) << np.int32(3 + model[0, 1])) + np.int32(16))
@@ -224,7 +224,7 @@ def _predictions(tile, lead, n, column, model, out):
         out[i] = np.int32(out[i] >> np.int32(5))
 
 
-@kernel
+@inner
 def residuals(tile, lead, n, column, model, predicted, out):
     """What the prediction leaves of a column: 0, 1, 2, 3, 4, ... for 0, -1, +1, -2, +2, ... modulo 2^8 or 2^16.
 
@@ -241,7 +241,7 @@ def residuals(tile, lead, n, column, model, predicted, out):
         out[i] = np.int32(np.int32(left << np.int32(1)) ^ np.int32(left >> np.int32(31)))
 
 
-@kernel
+@inner
 def restore(left, tile, lead, n, column, model, predicted):
     """The inverse of `residuals`: the codes of a column from what is left and the pivots before it in `tile`."""
     _predictions(tile, lead, n, column, model, predicted)
@@ -252,7 +252,7 @@ def restore(left, tile, lead, n, column, model, predicted):
         tile[base + i] = np.int32(value + predicted[i])
 
 
-@kernel
+@inner
 def choose_table(left, n, shift, costs, means, histogram):
     """The table of the family that codes these residuals in the fewest bits, of those with about their mean.
 

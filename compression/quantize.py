@@ -14,7 +14,7 @@ from numba import carray
 from numpy.typing import NDArray
 
 from compression.bits import pointer
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 
 SMALLEST = 2.0**-100
 """Below it a bound means bit-exact: near the subnormal numbers a bound would depend on the flush-to-zero mode."""
@@ -111,7 +111,7 @@ def value_range(address, n):
     return low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)), high ^ ((high >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
-@kernel
+@inner
 def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, codes, patch_at, patch_bits):
     """Quantise the rows `first` to `last`; returns the number of patches, of which those that fit are listed.
 
@@ -160,7 +160,7 @@ def quantize(x, bits, columns, first, last, stride, inverse, step, limit, top, c
     return patches
 
 
-@kernel
+@inner
 def _quantize_run(x, bits, start, stop, target, inverse, step, limit, top, codes, patch_at, patch_bits, patches):
     begin, end, shift = np.uintp(start), np.uintp(stop), np.uintp(target) - np.uintp(start)
     pattern = x.view(np.uint32)  # of 16-bit floats, `bits` has other patterns

@@ -11,7 +11,7 @@ import numpy as np
 from compression import huffman
 from compression.bits import load8, store8
 from compression.entropy import CHUNK, decode_chunk, encode_chunk
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.tables import SENT_WORDS, classify, read_classes
 
 _DIRECT = 8
@@ -33,7 +33,7 @@ _FIRST = np.array(
 )
 
 
-@kernel
+@inner
 def _magnitude(value):
     """The symbol of a value."""
     if value < np.uint32(_KNOWN):
@@ -44,7 +44,7 @@ def _magnitude(value):
     return np.uint8(_DIRECT + 4 * (top - 3) + ((value >> np.uint32(top - 2)) & 3))
 
 
-@kernel
+@inner
 def encode_references(values, n, symbols, pushes, slots, scratch, words, at):
     """Write uint32 [n >= 1] with rANS; returns where the next word begins, or -1 if `words` is full.
 
@@ -77,7 +77,7 @@ def encode_references(values, n, symbols, pushes, slots, scratch, words, at):
     return _write_extra(values, symbols, n, words, at)
 
 
-@kernel
+@inner
 def encode_references_huffman(values, n, symbols, words, at):
     """As `encode_references`, with Huffman codes. Layout: words of the symbols, the symbols, low bits."""
     for i in range(np.uintp(n)):
@@ -91,7 +91,7 @@ def encode_references_huffman(values, n, symbols, words, at):
     return _write_extra(values, symbols, n, words, at + 1 + used)
 
 
-@kernel
+@inner
 def _write_extra(values, symbols, n, words, at):
     """Append the lower bits; returns where the next word begins, or -1 if `words` is full."""
     bit, bits = np.uint64(at) << np.uint64(5), np.uint64(0)
@@ -109,7 +109,7 @@ def _write_extra(values, symbols, n, words, at):
     return (np.int64(bit) + 31) // 32
 
 
-@kernel
+@inner
 def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values):
     """Read uint32 [n] from `words[at:end]`; False if it is not what an encoder writes. Stays within all arrays."""
     chunks = (n + CHUNK - 1) // CHUNK
@@ -129,7 +129,7 @@ def decode_references(words, at, end, n, symbols, pushes, slots, scratch, values
     return _read_extra(words, at, end, symbols, n, values)
 
 
-@kernel
+@inner
 def decode_references_huffman(words, at, end, n, symbols, values):
     """As `decode_references`, with Huffman codes."""
     if at >= end:
@@ -140,7 +140,7 @@ def decode_references_huffman(words, at, end, n, symbols, values):
     return _read_extra(words, middle, end, symbols, n, values)
 
 
-@kernel
+@inner
 def _read_extra(words, at, end, symbols, n, values):
     bit, stop = np.uint64(at) << np.uint64(5), np.uint64(end) << np.uint64(5)
     limit = np.uint64(max(words.size * 4 - 8, 0))

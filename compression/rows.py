@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from compression import predict, vector_lz
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.model import fit_model, gather, read_model, write_model
 from compression.quantize import quantize
 from compression.references import (
@@ -28,7 +28,7 @@ HEADER = 4
 """Words of a section before its model: distinct rows, patches, escapes, words of the references."""
 
 
-@kernel
+@inner
 def encode_rows(x, bits, rows, columns, step, inverse, limit, coder, work, words, at):
     """Write a section from `words[at]` on and return where it ends, or -1 if another chain is to take the table.
 
@@ -86,7 +86,7 @@ def encode_rows(x, bits, rows, columns, step, inverse, limit, coder, work, words
     return end
 
 
-@kernel
+@inner
 def quantize_codes(x, bits, rows, columns, step, inverse, limit, work):
     """Quantise to int8, or int16 where that leaves too many values out of reach; returns (stride, patches).
 
@@ -129,7 +129,7 @@ def quantize_codes(x, bits, rows, columns, step, inverse, limit, work):
     return -stride, patches
 
 
-@kernel
+@inner
 def match_codes(rows, width, work):
     """Number the distinct rows of `width` words; returns how many there are."""
     size = 64
@@ -138,7 +138,7 @@ def match_codes(rows, width, work):
     return vector_lz.match(work.codes, width, rows, work.table[:size], work.references, work.firsts)
 
 
-@kernel
+@inner
 def _encode_codes(codes, tile, left, stride, distinct, columns, coder, work, words, at):
     """Write model, directory, chunks of symbols and low bits; returns (end or -1, escapes).
 
@@ -195,7 +195,7 @@ FIELDS = {
 """What `decode_rows` can find wrong."""
 
 
-@kernel
+@inner
 def decode_rows(words, at, end, rows, columns, step, coder, work, out):
     """Decode the section `words[at:end]` into float32 [rows * columns]; returns 0 or the field that is wrong.
 
@@ -250,7 +250,7 @@ def decode_rows(words, at, end, rows, columns, step, coder, work, out):
     return error
 
 
-@kernel
+@inner
 def _decode_codes(words, at, end, escaped, distinct, columns, stride, coder, work, tile, left, codes):
     """Decode directory, chunks and low bits into the codes of the distinct rows; returns 0 or what is wrong."""
     block = block_rows(columns)
@@ -303,7 +303,7 @@ def _decode_codes(words, at, end, escaped, distinct, columns, stride, coder, wor
     return 0 if used == escaped.size else ESCAPES
 
 
-@kernel
+@inner
 def expand(codes, stride, numbers, numbered, rows, columns, step, out):
     """Values of all rows from the codes of the distinct ones."""
     for row in range(np.uintp(rows)):

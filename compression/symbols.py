@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.tables import ESCAPE
 
 
-@kernel
+@inner
 def symbol_count(n, paired):
     return (n + 1) // 2 if paired else n
 
 
-@kernel
+@inner
 def to_symbols(left, n, shift, paired, known, symbols, escapes, count):
     """Write the symbols of a column; returns the number of escaped residuals so far, of which those that fit are kept.
 
@@ -54,7 +54,7 @@ def to_symbols(left, n, shift, paired, known, symbols, escapes, count):
     return count
 
 
-@kernel
+@inner
 def from_symbols(symbols, n, paired, left):
     """Residuals from symbols, without low bits and escapes: uint8 or uint16 [> n], one behind the last too.
 
@@ -75,7 +75,7 @@ def from_symbols(symbols, n, paired, left):
     return largest
 
 
-@kernel
+@inner
 def place_escapes(symbols, n, paired, escaped, used, left):
     """Put escaped residuals in their places; returns how many are used so far, -1 if there are too few."""
     m = np.uintp(symbol_count(n, paired))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compression.codewords import MAX_LENGTH, code_table
-from compression.kernel import kernel
+from compression.kernel import inner, kernel
 
 PRECISION = 11
 TOTAL = 1 << PRECISION
@@ -155,7 +155,7 @@ SENT_WORDS = 34
 """Most words of a table that is sent: the number of its symbols and 256 classes."""
 
 
-@kernel
+@inner
 def classify(histogram, words, at):
     """Write a table for int64 [<= 256] counts: its last symbol in one byte, then classes, the low four bits first.
 
@@ -178,7 +178,7 @@ def classify(histogram, words, at):
     return at + size
 
 
-@kernel
+@inner
 def read_classes(words, at, end, pushes, slots):
     """Rebuild a table from what `classify` wrote; returns where the next word begins, or -1 if it is none.
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from compression import huffman
 from compression.entropy import CHUNK, decode_columns, encode_columns
-from compression.kernel import kernel
+from compression.kernel import inner
 from compression.shapes import block_rows
 from compression.symbols import symbol_count
 from compression.wire import HUFFMAN
 
 
-@kernel
+@inner
 def write_rans(n, columns, lead, work, words, at, entries, entry):
     """Write the symbols of a tile in chunks of some columns, an entry the words of a chunk."""
     c = 0
@@ -29,7 +29,7 @@ def write_rans(n, columns, lead, work, words, at, entries, entry):
     return at, entry
 
 
-@kernel
+@inner
 def write_huffman(n, columns, lead, work, words, at, entries, entry):
     """Write the symbols of a tile as one stream, an entry the bits of a column."""
     bit, bits = np.uint64(at) << np.uint64(5), np.uint64(0)
@@ -46,7 +46,7 @@ def write_huffman(n, columns, lead, work, words, at, entries, entry):
     return (np.int64(bit) + 31) // 32, entry
 
 
-@kernel
+@inner
 def read_rans(n, columns, lead, work, words, at, end, entries, entry):
     """Read the symbols of a tile; returns where they end, or -1 if they are not what an encoder writes."""
     c = 0
@@ -64,7 +64,7 @@ def read_rans(n, columns, lead, work, words, at, end, entries, entry):
     return at, entry
 
 
-@kernel
+@inner
 def read_huffman(n, columns, lead, work, words, at, end, entries, entry):
     """Read the symbols of a tile; returns where they end, or -1 if they are not what an encoder writes."""
     starts = work.counts
@@ -106,7 +106,7 @@ def read_huffman(n, columns, lead, work, words, at, end, entries, entry):
     return stop, entry + columns
 
 
-@kernel
+@inner
 def _group(work, column, columns, n):
     """Columns from this one on make up a chunk together: where the next one begins. Their lengths go to `counts`."""
     total, start = 0, column
@@ -120,7 +120,7 @@ def _group(work, column, columns, n):
     return column
 
 
-@kernel
+@inner
 def entry_count(distinct, columns, coder, work):
     """Entries of the directory, uint16."""
     block = block_rows(columns)
@@ -130,7 +130,7 @@ def entry_count(distinct, columns, coder, work):
     return whole * _chunks_of_block(block, columns, work) + (_chunks_of_block(rest, columns, work) if rest else 0)
 
 
-@kernel
+@inner
 def _chunks_of_block(n, columns, work):
     column, count = 0, 0
     while column < columns:
@@ -139,7 +139,7 @@ def _chunks_of_block(n, columns, work):
     return count
 
 
-@kernel
+@inner
 def write_low(left, lead, n, columns, shift, words, at):
     """The lowest `shift` bits of each residual, column by column."""
     mask, held, filled = np.uint64((1 << shift) - 1), np.uint64(0), np.uint64(0)
@@ -156,7 +156,7 @@ def write_low(left, lead, n, columns, shift, words, at):
         words[at] = np.uint32(held)
 
 
-@kernel
+@inner
 def read_low(words, at, lead, n, columns, shift, left):
     """Put the low bits below the symbols, which `left` holds."""
     mask, position = np.uint64((1 << shift) - 1), np.int64(0)

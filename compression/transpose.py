@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner
 
 _32, _16, _8 = np.uint64(32), np.uint64(16), np.uint64(8)
 _LOW32, _LOW16, _LOW8 = np.uint64(0x00000000FFFFFFFF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0x00FF00FF00FF00FF)
 
 
-@kernel
+@inner
 def _swap(a, b, shift, mask):
     """Exchange the high parts of a with the low parts of b."""
     moved = ((a >> shift) ^ b) & mask
     return a ^ (moved << shift), b ^ moved
 
 
-@kernel
+@inner
 def _turn(a, b, c, d, e, f, g, h):
     """Byte i of word j becomes byte j of word i (H. S. Warren, Hacker's Delight, section 7-3)."""
     a, e = _swap(a, e, _32, _LOW32)
@@ -35,7 +35,7 @@ def _turn(a, b, c, d, e, f, g, h):
     return a, b, c, d, e, f, g, h
 
 
-@kernel
+@inner
 def gather_turned(codes, width, rows, first, n, tile, lead):
     """Copy `n` rows of bytes, transposed: byte i of column c becomes byte c of row `rows[first + i]`.
 
@@ -65,7 +65,7 @@ def gather_turned(codes, width, rows, first, n, tile, lead):
             at += np.uintp(4) * step
 
 
-@kernel
+@inner
 def scatter_turned(tile, lead, n, width, rows):
     """The inverse: columns of bytes in `tile` to rows, uint64 [>= ceil(n / 8) * 8 * width]."""
     w, step = np.uintp(width), np.uintp(lead)

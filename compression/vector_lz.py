@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from compression.kernel import kernel
+from compression.kernel import inner
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _32 = np.uint64(32)
 
 
-@kernel
+@inner
 def match(rows, width, n, table, references, firsts):
     """Refer each row to the first one that equals it; returns the number of distinct rows.
 
@@ -58,7 +58,7 @@ def match(rows, width, n, table, references, firsts):
     return count
 
 
-@kernel
+@inner
 def _match_two(rows, n, table, references, firsts):
     """`match` of rows of two words, such as 16 codes of a byte: so common that it gets a form without inner loops,
     which takes half the time."""
@@ -85,7 +85,7 @@ def _match_two(rows, n, table, references, firsts):
     return count
 
 
-@kernel
+@inner
 def resolve(references, n, distinct):
     """Turn references into numbers of distinct rows, in place; False if they are not those of `distinct` rows."""
     count = np.uint32(0)

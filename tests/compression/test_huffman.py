@@ -73,7 +73,7 @@ def slow_decode(words: np.ndarray, n: int) -> tuple[list[int], dict[int, int]]:
     nibbles = [x for byte in data[1:] for x in (byte & 15, byte >> 4)]
     lengths = {s: nibbles[s] for s in range(last + 1) if nibbles[s]}
     at = -(-(1 + -(-(last + 1) // 2)) // 4)
-    chunks = -(-n // 1024)
+    chunks = -(-n // 512)
     sizes = np.frombuffer(data, "<u2", chunks, at * 4).tolist()
     at += -(-chunks // 2)
     codes = slow_codes(lengths)
@@ -81,7 +81,7 @@ def slow_decode(words: np.ndarray, n: int) -> tuple[list[int], dict[int, int]]:
     for size in sizes:
         text = "".join(f"{word:032b}"[::-1] for word in words[at : at + size].tolist())
         at += size
-        want = min(n, len(symbols) + 1024)
+        want = min(n, len(symbols) + 512)
         code = ""
         for i, bit in enumerate(text):
             if len(symbols) == want:
@@ -115,7 +115,7 @@ def geometric(n: int, ratio: float, seed: int = 0) -> np.ndarray:
 @st.composite
 def messages(draw: st.DrawFn) -> np.ndarray:
     """Lengths around the chunk's, alphabets of 1 to 256 symbols, flat to steep."""
-    n = draw(st.integers(0, 40) | st.integers(0, 9000) | st.sampled_from([1023, 1024, 1025, 4096, 5 * 1024 - 3]))
+    n = draw(st.integers(0, 40) | st.integers(0, 9000) | st.sampled_from([511, 512, 513, 4096, 9 * 512 - 3]))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     alphabet = random.permutation(256)[: draw(st.integers(1, 256))].astype(np.uint8)
     weights = draw(st.floats(0.3, 1.0)) ** np.arange(alphabet.size)
@@ -158,7 +158,8 @@ def test_close_to_the_entropy() -> None:
     _, counts = np.unique(symbols, return_counts=True)
     p = counts / symbols.size
     entropy = -(p * np.log2(p)).sum()
-    assert encode(symbols).size * 32 < 1.03 * entropy * symbols.size
+    of_chunk = (16 + 32) / 512  # its place in the directory, and its last word
+    assert encode(symbols).size * 32 < (1.015 * entropy + of_chunk) * symbols.size
 
 
 def test_one_symbol_takes_one_word() -> None:
@@ -202,7 +203,7 @@ def test_wrong_counts_and_ranges() -> None:
     words, out = encode(symbols), np.empty(5000, np.uint8)
     assert huffman.decode(words, -1, out) == BAD_COUNT
     assert huffman.decode(words, 5001, out) == BAD_COUNT
-    for first, stop in [(-1, 2), (3, 2), (0, 6), (6, 6)]:
+    for first, stop in [(-1, 2), (3, 2), (0, 11), (11, 11)]:
         assert huffman.decode_chunks(words, 5000, out, first, stop) == BAD_COUNT
     assert decode(words, 0)[0] == BAD_DIRECTORY
     assert decode(words, 4999)[0] == BAD_CHUNK
