@@ -7,6 +7,7 @@ from compression.codec import Bound, Codec, Relative, inspect
 from compression.errors import CorruptPayloadError
 from compression.id_lists import decode_id_lists, encode_id_lists
 from compression.ids import decode_ids, encode_ids
+from compression.warm_up import warm_up
 
 __all__ = [
     "Bound",
@@ -18,4 +19,5 @@ __all__ = [
     "encode_id_lists",
     "encode_ids",
     "inspect",
+    "warm_up",
 ]

@@ -1,8 +1,19 @@
 """Fixtures of the codec's tests."""
 
-import pytest
+import tempfile
+from pathlib import Path
 
-from compression import Codec
+import pytest
+from filelock import FileLock
+
+from compression import Codec, warm_up
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> None:
+    """Compile in one test process while the others wait: two at once would do the same work twice."""
+    with FileLock(Path(tempfile.gettempdir()) / "thinwire-tests-compile.lock"):
+        warm_up()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,25 @@
+"""Compiling ahead of the first message."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compression.codec import Codec, Relative
+from compression.id_lists import decode_id_lists, encode_id_lists
+from compression.ids import decode_ids, encode_ids
+
+
+def warm_up() -> None:
+    """Compile all that the codec runs, or load it from the cache.
+
+    The first use of a new version on a machine compiles for a minute or more; later ones take about a second. Call it
+    where that does no harm, such as before the ranks of a training wait for each other.
+    """
+    codec = Codec()
+    rows = np.repeat(np.linspace(-1, 1, 256, dtype=np.float32).reshape(16, 16), 8, axis=0)
+    for chain in ("huffman", "lossless"):
+        codec.decode(codec.encode([rows], Relative(0.01), chain, stochastic=0), [np.empty_like(rows)])
+    ids = np.arange(64)
+    for fast in (False, True):
+        decode_ids(encode_ids(ids, fast=fast))
+    decode_id_lists(encode_id_lists([ids]))
