@@ -14,7 +14,7 @@ from compression import message, planes, wire
 from compression.errors import CorruptPayloadError
 from compression.inputs import Output, Source, output, source
 from compression.message import CHAIN, COLUMNS, ERROR, ROWS, SLACK, STOP
-from compression.quantize import SMALLEST, check_bound, grid, grids, wire_bound
+from compression.quantize import SMALLEST, check_bound, grid, grids, wire_bound, wire_bounds
 from compression.select import Selector
 from compression.wire import BITPACK, CHAINS, HEADER, LOSSLESS, RAW, Section
 from compression.workspace import Workspace
@@ -193,6 +193,8 @@ class Codec:
 
     def _split(self, jobs: list[Any], size: Callable[[Any], int]) -> list[list[Any]]:
         """Consecutive jobs of about equal size for each thread."""
+        if self.threads == 1:
+            return [jobs] if jobs else []
         total = sum(size(job) for job in jobs)
         count = max(min(self.threads, len(jobs), total // THREAD_BYTES), 1)
         groups: list[list[Any]] = [[] for _ in range(count)]
@@ -283,8 +285,7 @@ def _encode_lossy(
     work: Workspace, parts: list[_Part], words: NDArray[np.uint32], at: int, stochastic: bool
 ) -> list[Section]:
     # With stochastic rounding the steps are half as wide: those of half the bound, which is what a decoder is told.
-    share = 0.5 if stochastic else 1.0
-    bounds = [0.0 if part.chain == RAW else share * float(wire_bound(part.bound)) for part in parts]
+    bounds = wire_bounds([0.0 if part.chain == RAW else part.bound for part in parts], 0.5 if stochastic else 1.0)
     each = grids(bounds)
     plan = np.array([_plan_row(part, each[i]) for i, part in enumerate(parts)], np.int64)
     shapes = {(part.last - part.first, part.source.columns) for part in parts if part.source.size}

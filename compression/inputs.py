@@ -27,7 +27,7 @@ class Source:
         self.rows, self.columns = array.shape
         self.row_bytes = self.columns * ITEM_BYTES[dtype]
         self.size = self.rows * self.columns
-        self.raw_address = self.address = self.bits_address = array.ctypes.data
+        self.raw_address = self.address = self.bits_address = array.__array_interface__["data"][0]
         self.keep: list[Any] = []
         self.limit: float | None = None
         self.values: NDArray[np.float32] | None = None
@@ -93,7 +93,7 @@ class Output:
         self._owner = target if target.flags.c_contiguous else np.empty_like(target, order="C")
         self.rows, self.columns = target.shape
         self.row_bytes = self.columns * ITEM_BYTES[dtype]
-        self.raw_address = self._owner.ctypes.data
+        self.raw_address = self._owner.__array_interface__["data"][0]
         self._rounded: dict[int, NDArray[np.float32]] = {}
 
     @property
@@ -163,7 +163,8 @@ def output(target: Any) -> Output:
         raise ValueError(f"a table has rows and columns, this output has shape {tuple(array.shape)}")
     if not array.flags.writeable:
         raise ValueError("the output is read-only")
-    if any(step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)):
+    repeated = [n for step, n in zip(array.strides, array.shape, strict=True) if step == 0 and n > 1]
+    if repeated and array.size:
         raise ValueError("elements of the output share memory, as those of an expanded tensor do")
     return Output(dtype, array)
 

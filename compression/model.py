@@ -40,7 +40,7 @@ def fit_model(codes, tile, left, stride, distinct, columns, work):
         predict.fit(tile, lead, n, columns, distinct, work.covariance, work.model)
     else:
         predict.fit_none(tile, lead, n, columns, work.model)
-    histogram = np.empty(tables.MAGNITUDES, np.int32)
+    histogram = np.empty((4, tables.MAGNITUDES), np.int32)
     for column in range(columns):
         predict.residuals(tile, lead, n, column, work.model, work.predicted, left)
         work.choice[column] = predict.choose_table(left, n, work.model[0, 1], work.costs, work.means, histogram)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from compression.kernel import inner
-from compression.tables import MAGNITUDES
+from compression.tables import COUNT, MAGNITUDES
 
 MOST_PIVOTS = 4
 WIDEST = 128
 """Columns of a row that are predicted; wider rows are coded without."""
-SAMPLE = 128
+SAMPLE = 256
 """Most rows that the model is fitted to."""
 
 _FLOOR = 0.08
@@ -47,7 +47,7 @@ def scatter_columns(tile, lead, n, columns, codes):
 
 @inner
 def sample_size(distinct, columns):
-    return min(distinct, SAMPLE if columns <= 64 else SAMPLE // 2)
+    return min(distinct, SAMPLE if columns <= 32 else SAMPLE // 2 if columns <= 64 else SAMPLE // 4)
 
 
 @inner
@@ -258,24 +258,28 @@ def choose_table(left, n, shift, costs, means, histogram):
 
     Args:
         left: uint8 or uint16 [n]; see `residuals`.
-        costs: int32 [tables, MAGNITUDES]; means: int32 [tables]; see `tables.Family`.
-        histogram: int32 [MAGNITUDES], working memory.
+        costs: int32 [MAGNITUDES, tables]; means: int32 [tables]; see `tables.Family`.
+        histogram: int32 [4, MAGNITUDES], working memory.
     """
     histogram[:] = 0
     total, largest = np.int64(0), np.uint32(0)
     for i in range(np.uintp(n)):
         high = min(np.uint32(left[i]) >> np.uint32(shift), np.uint32(MAGNITUDES - 1))
-        histogram[np.uintp(high)] += 1
+        # Four counters take turns: equal residuals in a row would wait for each other.
+        histogram[i & np.uintp(3), np.uintp(high)] += 1
         total += high
         largest = max(largest, high)
     mean = 256 * total // n
-    best, least = -1, np.int64(0)
-    for t in range(means.size):
-        if (8 * means[t] < 5 * mean - 128 or 5 * means[t] > 8 * mean + 128) and t != means.size - 1:
+    sums = np.zeros(COUNT, np.int32)
+    for s in range(np.uintp(largest + 1)):
+        count = np.int32(histogram[0, s] + histogram[1, s] + histogram[2, s] + histogram[3, s])
+        if count:
+            for t in range(COUNT):
+                sums[t] = np.int32(sums[t] + np.int32(count * costs[s, t]))
+    best = -1
+    for t in range(COUNT):
+        if (8 * means[t] < 5 * mean - 128 or 5 * means[t] > 8 * mean + 128) and t != COUNT - 1:
             continue
-        cost = np.int64(0)
-        for s in range(np.uintp(largest + 1)):
-            cost += histogram[s] * costs[t, s]
-        if best < 0 or cost < least:
-            best, least = t, cost
+        if best < 0 or sums[t] < sums[best]:
+            best = t
     return best

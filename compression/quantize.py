@@ -32,6 +32,14 @@ def wire_bound(bound: float) -> np.float32:
     return nearest if float(nearest) <= bound else np.nextafter(nearest, np.float32(0))
 
 
+def wire_bounds(bounds: list[float], share: float) -> list[float]:
+    """`wire_bound` of several bounds, and that share of each, which is a power of two."""
+    each = np.minimum(bounds, LARGEST)
+    nearest = each.astype(np.float32)
+    nearest = np.where(nearest <= each, nearest, np.nextafter(nearest, np.float32(0)))
+    return [share * bound for bound in nearest.tolist()]
+
+
 def grid(bound: np.float32, stochastic: bool = False) -> tuple[np.float32, np.float32, np.float32]:
     """Step, its inverse, and the largest float32 error that is surely within a bound of `wire_bound`.
 

@@ -81,7 +81,7 @@ class Family:
         codes: uint32 [tables, 256], decoding: uint16 [tables, 4096]: Huffman codes of the same frequencies; see
             `codewords.code_table`.
         known: uint8 [tables, 256]: a symbol, or the escape where the table does not have it.
-        costs: int32 [tables, 64]: bits of a residual * 256, nearly.
+        costs: int32 [64, tables]: bits of a residual * 256, nearly.
         means: int32 [tables], mean residual * 256.
         paired: uint8 [tables]: whether a symbol is a pair.
     """
@@ -101,9 +101,8 @@ class Family:
             code_table(self.frequencies[t], self.codes[t], self.decoding[t])
         self.means = np.array([256 * sum(z * v for z, v in enumerate(w)) // sum(w) for w in weights], np.int32)
         self.known = np.where(self.frequencies > 0, np.arange(256), ESCAPE).astype(np.uint8)
-        self.costs = np.array(
-            [_costs(w, f, bool(p)) for w, f, p in zip(weights, spread, self.paired, strict=True)], np.int32
-        )
+        costs = [_costs(w, f, bool(pair)) for w, f, pair in zip(weights, spread, self.paired, strict=True)]
+        self.costs = np.ascontiguousarray(np.array(costs, np.int32).T)
 
 
 @kernel

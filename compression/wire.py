@@ -56,6 +56,8 @@ def max_bytes(shapes: list[tuple[int, int, int]]) -> int:
 
 def parts(rows: int, row_bytes: int) -> list[tuple[int, int]]:
     """The rows of each section of a table; an empty table has one section."""
+    if rows * row_bytes <= PART_BYTES:
+        return [(0, rows)]
     count = max(min(-(-rows * row_bytes // PART_BYTES), rows), 1)
     return [(rows * i // count, rows * (i + 1) // count) for i in range(count)]
 

@@ -296,7 +296,7 @@ def test_the_model_is_fitted_as_written(codec: Codec, name: str, monkeypatch: py
 def fitted(rows: list[list[int]]) -> tuple[list[int], int, list[list[int]], list[int], list[int]]:
     """Pivots, shift, weights, biases and tables, step by step from the document."""
     d, columns = len(rows), range(len(rows[0]))
-    n = min(d, 64 if len(columns) > 64 else 128)
+    n = min(d, 256 if len(columns) <= 32 else 128 if len(columns) <= 64 else 64)
     x = [rows[(i * 0x9E3779B97F4A7C15 % 2**64 >> 32) * d >> 32] for i in range(n)]
     sums = [sum(row[c] for row in x) for c in columns]
 
