@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -20,7 +21,9 @@ from compression.wire import BITPACK, CHAINS, HEADER, LOSSLESS, RAW, Section
 from compression.workspace import Workspace
 
 THREAD_BYTES = 1 << 20
-"""A message of fewer raw bytes a thread is not worth waking the thread for."""
+"""Fewer raw bytes are not worth waking a thread for."""
+PIECES = 4
+"""Most groups of sections that a thread takes, one after the other, so that none waits long for another."""
 
 
 class Relative(NamedTuple):
@@ -144,9 +147,7 @@ class Codec:
         targets = [output(out) for out in outs]
         jobs = _assign(wire.read_frame(words), targets)
         groups = self._split(jobs, lambda job: job.section.rows * job.target.row_bytes)
-        self._run(
-            [partial(_decode_run, work, group, words) for work, group in zip(self._decoders, groups, strict=False)]
-        )
+        self._share([partial(_decode_run, jobs=group, words=words) for group in groups], self._decoders)
         for target in targets:
             target.finish()
 
@@ -173,12 +174,11 @@ class Codec:
         if self._words.size < starts[-1]:
             self._words = np.empty(starts[-1], np.uint32)
         words = self._words
-        runs = self._run(
-            [
-                partial(_encode_run, work, group, words[:stop], start, stochastic)
-                for work, group, start, stop in zip(self._encoders, groups, starts, starts[1:], strict=False)
-            ]
-        )
+        calls = [
+            partial(_encode_run, parts=group, words=words[:stop], at=start, stochastic=stochastic)
+            for group, start, stop in zip(groups, starts, starts[1:], strict=False)
+        ]
+        runs = self._share(calls, self._encoders)
         at, sections = head, []
         for run in runs:
             start = run[0].start
@@ -192,11 +192,11 @@ class Codec:
         return payload.view(np.uint8)
 
     def _split(self, jobs: list[Any], size: Callable[[Any], int]) -> list[list[Any]]:
-        """Consecutive jobs of about equal size for each thread."""
+        """Consecutive jobs in groups of about equal size, some for each thread."""
         if self.threads == 1:
             return [jobs] if jobs else []
         total = sum(size(job) for job in jobs)
-        count = max(min(self.threads, len(jobs), total // THREAD_BYTES), 1)
+        count = max(min(PIECES * self.threads, len(jobs), total // THREAD_BYTES), 1)
         groups: list[list[Any]] = [[] for _ in range(count)]
         seen = 0
         for job in jobs:
@@ -204,15 +204,32 @@ class Codec:
             seen += size(job)
         return [group for group in groups if group]
 
-    def _run(self, calls: list[Callable[[], Any]]) -> list[Any]:
-        """Make the calls at the same time. Returns, or raises the first error, when all have ended."""
+    def _share(self, calls: Sequence[Callable[[Workspace], Any]], works: list[Workspace]) -> list[Any]:
+        """Make calls on all threads, each with its workspace; what they returned, in order.
+
+        Returns, or raises the first error, when all threads have ended.
+        """
         if len(calls) < 2 or self._pool is None:
-            return [call() for call in calls]
-        others = [self._pool.submit(call) for call in calls[1:]]
+            return [call(works[0]) for call in calls]
+        left = deque(enumerate(calls))
+        found: list[Any] = [None] * len(calls)
+
+        def take(work: Workspace) -> None:
+            while left:
+                try:
+                    i, call = left.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                found[i] = call(work)
+
+        others = [self._pool.submit(take, work) for work in works[1:]]
         try:
-            return [calls[0](), *(other.result() for other in others)]
+            take(works[0])
         finally:
             wait(others)
+        for other in others:
+            other.result()
+        return found
 
 
 def inspect(payload: Any) -> list[dict[str, Any]]:
