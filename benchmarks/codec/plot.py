@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.codec.ours import CHAINS, FAST, OURS
+from benchmarks.codec.ours import CHAINS, OURS
 
 OUR_COLOURS = ("#d62728", "#ff7f0e", "#8c1c13", "#e377c2", "#f7b267", "#ff9f9b")
 PEERS = (("o", "#1f77b4"), ("o", "#74b9e8"), ("s", "#2ca02c"), ("D", "#c0c0c0"), ("D", "black"), ("D", "#7f7f7f"),
@@ -47,17 +47,15 @@ def _line(axis: Any, points: list[dict[str, Any]], key: str, name: str, marker: 
     label = name
     if not points[0]["bounded"]:  # the same at all bounds
         points, label = points[:1], f"{name} (no bound)"
-    ours, chosen = name in CHAINS, name in (OURS, FAST)
+    ours, chosen = name in CHAINS, name == OURS
     x, y = [p[key] for p in points], [p["ratio"] for p in points]
     sizes = [(90 if ours else 25) * (1 + 0.8 * i) for i in range(len(points))]
     axis.plot(x, y, color=colour, linewidth=2.2 if chosen else 1, zorder=2)
     order = 5 if chosen else 4 if ours else 3
     axis.scatter(x, y, sizes, color=colour, marker=marker, label=label, zorder=order, edgecolor="white", linewidth=0.5)
     if chosen:
-        # Above the points; of the fast chains, over which those of dedup lie, to the right.
-        place = {"xytext": (0, 11), "ha": "center"} if name == OURS else {"xytext": (14, -3), "ha": "left"}
-        style = {"fontsize": 10, "color": colour, "fontweight": "bold"}
-        axis.annotate(name, (x[-1], y[-1]), textcoords="offset points", **place, **style)
+        style = {"fontsize": 10, "color": colour, "fontweight": "bold", "ha": "center"}
+        axis.annotate(name, (x[-1], y[-1]), xytext=(0, 11), textcoords="offset points", **style)
 
 
 def _log_axes(axis: Any) -> None:
