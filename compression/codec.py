@@ -23,7 +23,7 @@ from compression.workspace import Workspace
 THREAD_BYTES = 1 << 20
 """Fewer raw bytes are not worth waking a thread for."""
 PIECES = 4
-"""Most groups of sections that a thread takes, one after the other, so that none waits long for another."""
+"""Groups of sections for each thread, at most: threads take them in turn, so that none waits long for another."""
 
 
 class Relative(NamedTuple):

@@ -50,10 +50,20 @@ from compression.tables import SENT_WORDS
 
 
 def encode_id_lists(lists: Sequence[ArrayLike], *, fast: bool = False) -> NDArray[np.uint8]:
-    """Encode arrays of ids, as in `encode_ids`, into one payload with one header and shared tables.
+    """Encode arrays of ids into one payload with one header and shared tables.
+
+    Args:
+        lists: each as the `ids` of `encode_ids`.
+        fast: see `encode_ids`.
 
     Returns:
         uint8 [<= the ids' own bytes + HEADER_BYTES + 16 + LIST_BYTES * number of lists].
+
+    Raises:
+        TypeError, ValueError: as `encode_ids`.
+
+    >>> encode_id_lists([[3, 5, 6, 9], [], [7, -1]]).size
+    60
     """
     arrays = [as_ids(ids) for ids in lists]
     counts = np.array([array.size for array in arrays], np.int64)
@@ -71,8 +81,15 @@ def encode_id_lists(lists: Sequence[ArrayLike], *, fast: bool = False) -> NDArra
 def decode_id_lists(payload: Any) -> list[NDArray[np.int64]]:
     """Reverse `encode_id_lists`: int64 arrays, parts of one buffer.
 
+    Args:
+        payload: bytes or uint8 [any].
+
     Raises:
         CorruptPayloadError: no encoder wrote these bytes.
+        TypeError: the payload is neither bytes nor uint8.
+
+    >>> [ids.tolist() for ids in decode_id_lists(encode_id_lists([[3, 5, 6, 9], [], [7, -1]]))]
+    [[3, 5, 6, 9], [], [7, -1]]
     """
     words, mode, lists = open(payload)
     if mode != LISTS:

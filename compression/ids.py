@@ -69,6 +69,10 @@ def encode_ids(ids: ArrayLike, *, fast: bool = False) -> NDArray[np.uint8]:
     Returns:
         uint8 [<= the ids' own bytes + HEADER_BYTES].
 
+    Raises:
+        TypeError: ids of another dtype.
+        ValueError: they have not one dimension, or are too many.
+
     >>> encode_ids([3, 5, 6, 9]).size
     24
     """
@@ -87,6 +91,7 @@ def decode_ids(payload: Any, out: NDArray[np.int64] | None = None) -> NDArray[np
 
     Raises:
         CorruptPayloadError: no encoder wrote these bytes; `out` may have been written to.
+        TypeError: the payload is neither bytes nor uint8.
         ValueError: `out` is not such an array.
 
     >>> decode_ids(encode_ids([3, 5, 6, 9]))

@@ -19,7 +19,9 @@ class Source:
         raw_address: of its memory.
         address, bits_address: of the values as float32, and of the bits that stand for a value (uint32); 0 if it holds
             no floats of at most 32 bits.
-        values: float32 [size] of such a table.
+        values: float32 [size] of such a table, rounded at random if it is `dithered`; true_values: as they came.
+        limit: the largest error of a dithered table, None for that of the grid in use.
+        keep: arrays that only addresses refer to.
     """
 
     def __init__(self, dtype: int, array: NDArray[Any]) -> None:

@@ -22,7 +22,7 @@ WIDTH = 8
 SLACK = 4096
 """Words behind the largest payload that encoders may write to."""
 
-PACKED, PATCHES = 11, 5
+PACKED = 11
 ERRORS = {**rows.FIELDS, PACKED: "packed words"}
 """What `decode_sections` can find wrong."""
 
@@ -126,7 +126,7 @@ def decode_sections(plan, steps, work, words):
             plan[s, ERROR] = error
             return s
         if not _patch(words, end, np.int64(words[at + 1]), out.view(np.uint32)):
-            plan[s, ERROR] = PATCHES
+            plan[s, ERROR] = rows.PATCHES
             return s
     return -1
 

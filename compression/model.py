@@ -25,7 +25,7 @@ def gather(codes, stride, columns, rows, first, n, tile, lead, work):
 
 @inner
 def fit_model(codes, tile, left, stride, distinct, columns, work):
-    """Fit the prediction to rows evenly spread, and choose the columns' tables."""
+    """Fit the prediction to a sample of the rows, and choose the columns' tables."""
     n = predict.sample_size(distinct, columns)
     lead = tile_lead(n)
     if columns == 1:

@@ -2,7 +2,7 @@
 
 Up to four *pivot* columns are chosen by a pivoted Cholesky decomposition of the covariance of a sample of rows. Every
 other column is predicted from them with integer weights, a pivot from the pivots before it, and the residual is coded
-with the table of `tables.FAMILY` that fits the column best. All that a decoder does is integer arithmetic.
+with the table of `tables.Family` that fits the column best. All that a decoder does is integer arithmetic.
 """
 
 from __future__ import annotations

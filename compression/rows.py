@@ -1,6 +1,6 @@
 """The rows of one table under a bound: quantise, store equal rows once, predict columns from columns, code the rest.
 
-docs/wire-format.md, "Chains rans and huffman", has the layout.
+docs/wire-format.md, "Chains huffman and rans", has the layout.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def match_codes(rows, width, work):
 
 @inner
 def _encode_codes(codes, tile, left, stride, distinct, columns, coder, work, words, at):
-    """Write model, directory, chunks of symbols and low bits; returns (end or -1, escapes).
+    """Write model, directory and tiles; returns (end or -1, escapes).
 
     Args:
         codes: int8 or int16 [rows * stride]; tile, left: working memory as wide.
@@ -252,7 +252,7 @@ def decode_rows(words, at, end, rows, columns, step, coder, work, out):
 
 @inner
 def _decode_codes(words, at, end, escaped, distinct, columns, stride, coder, work, tile, left, codes):
-    """Decode directory, chunks and low bits into the codes of the distinct rows; returns 0 or what is wrong."""
+    """Decode directory and tiles into the codes of the distinct rows; returns 0 or what is wrong."""
     block = block_rows(columns)
     directory = at
     at += (entry_count(distinct, columns, coder, work) + 1) // 2

@@ -89,7 +89,7 @@ class Selector:
 
 def try_chains(source: Source, bound: float, encoder: Workspace, decoder: Workspace) -> dict[int, Trial]:
     """Encode and decode a table, or its first rows, by each lossy chain."""
-    rows = min(source.rows, max(MOST_ROWS, 1))
+    rows = min(source.rows, MOST_ROWS)
     size, raw = rows * source.columns, rows * source.row_bytes
     plan = np.zeros((1, WIDTH), np.int64)
     grids = np.array([grid(wire_bound(bound))], np.float32)

@@ -3,7 +3,7 @@
 A table gives each symbol s of a byte a frequency with sum 2048; a symbol of frequency 0 cannot be coded. A symbol of
 the family stands for one residual or for a pair of them, and symbol 255 is the escape, for all others.
 
-The family is made of integers alone, so that every implementation has the same: docs/wire-format.md, "Tables".
+The family is made of integers alone, so that every implementation has the same: docs/wire-format.md, "Family".
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ VERSION = 1
 HEADER = 5
 """Words: magic, version, sections, words of the payload, checksum of all words but this."""
 DESCRIPTOR = 5
-"""Words: chain, dtype and flags, rows, columns, words of the section, bound (float32)."""
+"""Words: chain and dtype, rows, columns, words of the section, bound (float32)."""
 PART_BYTES = 1 << 23
 """A table of more raw bytes is cut by rows into sections of at most so many, which threads code at the same time."""
 BOUNDS = 2.0**-101, 2.0**120
-"""Of a lossy section; a table with a smaller one is sent bit for bit."""
+"""Of a lossy section. A table with a bound below 2^-100 is sent bit for bit; stochastic rounding halves the others."""
 MOST_VALUES = 1 << 31
 """Values of a section are fewer."""
 

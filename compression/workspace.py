@@ -76,11 +76,6 @@ class Workspace:
         self._columns = 0
         self._shapes: set[tuple[int, int]] = set()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held, without the tables that all share."""
-        return sum(getattr(self.arrays, name).nbytes for name in _DTYPES) if self._sizes else 0
-
     def of(self, shapes: Iterable[tuple[int, int]]) -> Work:
         """Arrays large enough for sections of these (rows, columns), each at least 1."""
         new = set(shapes) - self._shapes
