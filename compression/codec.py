@@ -119,6 +119,7 @@ class Codec:
         if chain != "auto" and chain not in CHAINS:
             raise ValueError(f"no chain {chain!r}: auto, {', '.join(CHAINS)}")
         single = isinstance(bounds, (Relative, str, bytes)) or not hasattr(bounds, "__len__")
+        single = single or getattr(bounds, "ndim", 1) == 0
         each: list[Any] = [bounds] * len(tables) if single else list(cast(Sequence[Bound], bounds))
         if len(each) != len(tables):
             raise ValueError(f"{len(each)} bounds for {len(tables)} tables")
@@ -128,7 +129,7 @@ class Codec:
             absolute = _absolute(bound, one)
             if stochastic is not None and one.dtype <= wire.BFLOAT16 and absolute >= SMALLEST:
                 one = one.dithered(grid(wire_bound(absolute), True), stochastic + i)
-            number = self._chain(chain, one, absolute, i)
+            number = self._chain(chain, one, absolute, i, stochastic is not None)
             parts += [_Part(one, a, b, number, absolute) for a, b in wire.parts(one.rows, one.row_bytes)]
         return self._encode(parts, stochastic is not None)
 
@@ -152,16 +153,17 @@ class Codec:
             target.finish()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; the codec then works on the caller's alone."""
         if self._pool:
             self._pool.shutdown()
+            self._pool = None
 
-    def _chain(self, chain: str, one: Source, bound: float, table: int) -> int:
+    def _chain(self, chain: str, one: Source, bound: float, table: int, stochastic: bool) -> int:
         if not one.size:
             return RAW
         if bound < SMALLEST or one.dtype > wire.BFLOAT16:
             return RAW if chain == "raw" else LOSSLESS
-        return self.selector.choose(table, one, bound) if chain == "auto" else CHAINS[chain]
+        return self.selector.choose(table, one, bound, stochastic) if chain == "auto" else CHAINS[chain]
 
     def _encode(self, parts: list[_Part], stochastic: bool) -> NDArray[np.uint8]:
         groups = self._split(parts, lambda part: (part.last - part.first) * part.source.row_bytes)
@@ -267,18 +269,18 @@ def _encode_run(
 ) -> list[Section]:
     """Encode parts one after the other from word `at` on."""
     sections: list[Section] = []
+    # Parts that are copied to be encoded, of 16-bit floats, and bit-exact ones go one by one, all others in one call.
+    alone = [part.chain == LOSSLESS or part.source.dtype != wire.FLOAT32 for part in parts]
     i = 0
     while i < len(parts):
+        j = i + 1
+        while j < len(parts) and not alone[i] and not alone[j]:
+            j += 1
         if parts[i].chain == LOSSLESS:
             sections.append(_encode_lossless(parts[i], words, at))
-            i += 1
         else:
-            j = i
-            while j < len(parts) and parts[j].chain != LOSSLESS:
-                j += 1
             sections += _encode_lossy(work, parts[i:j], words, at, stochastic)
-            i = j
-        at = sections[-1].stop
+        i, at = j, sections[-1].stop
     return sections
 
 
@@ -304,27 +306,39 @@ def _encode_lossy(
     # With stochastic rounding the steps are half as wide: those of half the bound, which is what a decoder is told.
     bounds = wire_bounds([0.0 if part.chain == RAW else part.bound for part in parts], 0.5 if stochastic else 1.0)
     each = grids(bounds)
-    plan = np.array([_plan_row(part, each[i]) for i, part in enumerate(parts)], np.int64)
+    values = [
+        np.empty(0, np.float32) if chain == RAW else one.rows_as_values(first, last, each[i])
+        for i, (one, first, last, chain, _) in enumerate(parts)
+    ]
+    plan = np.array([_plan_row(part, values[i]) for i, part in enumerate(parts)], np.int64)
     shapes = {(part.last - part.first, part.source.columns) for part in parts if part.source.size}
     message.encode_sections(plan, each, work.of(shapes), words, at)
     sections = []
     for i, (part, chain, stop) in enumerate(zip(parts, plan[:, CHAIN].tolist(), plan[:, STOP].tolist(), strict=True)):
         bound = bounds[i] if chain >= BITPACK else 0.0
+        if bound and part.source.dtype != wire.FLOAT32:
+            _send_halves(part, words[at:stop])
         sections.append(Section(chain, part.source.dtype, part.last - part.first, part.source.columns, bound, at, stop))
         at = stop
     return sections
 
 
-def _plan_row(part: _Part, grid: NDArray[np.float32]) -> tuple[int, ...]:
+def _plan_row(part: _Part, values: NDArray[np.float32]) -> tuple[int, ...]:
     """See `message.VALUES`."""
     one, first, last, chain, _ = part
-    values, bits = one.address + 4 * first * one.columns, one.bits_address + 4 * first * one.columns
-    checked = None if chain == RAW else one.checked(grid, first, last)
-    if checked is not None:
-        one.keep.append(checked)
-        values = checked.ctypes.data
-    size = (last - first) * one.row_bytes
-    return values, bits, one.raw_address + first * one.row_bytes, size, last - first, one.columns, chain, 0
+    address = values.__array_interface__["data"][0]
+    raw_address, size = one.raw_address + first * one.row_bytes, (last - first) * one.row_bytes
+    # What a patch sends: not the values where those were rounded at random.
+    bits_address = raw_address if one.dtype == wire.FLOAT32 else address
+    return address, bits_address, raw_address, size, last - first, one.columns, chain, 0
+
+
+def _send_halves(part: _Part, section: NDArray[np.uint32]) -> None:
+    """What a patch of 16-bit floats sends are these 16 bits, not those of the float32 that was encoded."""
+    patches = int(section[1])
+    if patches:
+        bits = part.source.raw.view(np.uint16)[part.first * part.source.columns :]
+        section[section.size - patches :] = bits[section[section.size - 2 * patches : section.size - patches]]
 
 
 def _assign(sections: list[Section], targets: list[Output]) -> list[_Job]:

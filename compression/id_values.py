@@ -47,7 +47,8 @@ def as_ids(ids: ArrayLike) -> NDArray[Any]:
         raise TypeError(f"ids are {array.dtype}: int64 or int32 is needed")
     if array.ndim != 1 or array.size >= 1 << 32:
         raise ValueError(f"ids have shape {list(array.shape)}: one dimension of less than 2^32 ids is needed")
-    return np.ascontiguousarray(array)
+    # Read-only memory is another type to compiled functions, which would compile once more.
+    return np.ascontiguousarray(array) if array.flags.writeable else array.copy()
 
 
 def seal(words: NDArray[np.uint32], mode: int, count: int, end: int) -> NDArray[np.uint8]:
@@ -68,7 +69,7 @@ def open(payload: Any) -> tuple[NDArray[np.uint32], int, int]:
     if data.size % 4 or data.size < HEADER_BYTES:
         raise CorruptPayloadError("length", f"{data.size} bytes are no payload of ids")
     words = np.require(data, requirements="C")
-    words = (words if words.ctypes.data % 4 == 0 else words.copy()).view(np.uint32)
+    words = (words if words.ctypes.data % 4 == 0 and words.flags.writeable else words.copy()).view(np.uint32)
     first = int(words[0])
     if first & 0xFFFF != MAGIC:
         raise CorruptPayloadError("magic", f"{first & 0xFFFF:#06x} instead of {MAGIC:#06x}")

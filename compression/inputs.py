@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 from compression.quantize import dither, value_range
 from compression.wire import BFLOAT16, DTYPES, FLOAT16, FLOAT32, ITEM_BYTES
 
+BLOCK = 1 << 16
+"""Values of 16-bit floats that are widened at a time."""
+_ALL = 0xFFFFFFFFFFFFFFFF
+
 
 class Source:
     """A table to encode, contiguous.
@@ -17,11 +22,7 @@ class Source:
     Attributes:
         dtype: its number on the wire; rows, columns, row_bytes, size: its shape.
         raw_address: of its memory.
-        address, bits_address: of the values as float32, and of the bits that stand for a value (uint32); 0 if it holds
-            no floats of at most 32 bits.
-        values: float32 [size] of such a table, rounded at random if it is `dithered`; true_values: as they came.
-        limit: the largest error of a dithered table, None for that of the grid in use.
-        keep: arrays that only addresses refer to.
+        values: float32 [size] of a float32 table; else None.
     """
 
     def __init__(self, dtype: int, array: NDArray[Any]) -> None:
@@ -29,62 +30,65 @@ class Source:
         self.rows, self.columns = array.shape
         self.row_bytes = self.columns * ITEM_BYTES[dtype]
         self.size = self.rows * self.columns
-        self.raw_address = self.address = self.bits_address = array.__array_interface__["data"][0]
-        self.keep: list[Any] = []
-        self.limit: float | None = None
-        self.values: NDArray[np.float32] | None = None
-        if dtype == FLOAT32:
-            self.values = array.reshape(-1)
-        elif dtype <= BFLOAT16:
-            bits = self.raw.view(np.uint16)
-            wide = bits.astype(np.uint32)
-            self.keep.append(wide)
-            self.bits_address = wide.ctypes.data
-            self._set_values(from_half(bits, dtype))
-        else:
-            self.address = self.bits_address = 0
-        self.true_values = self.values
+        self.raw_address = array.__array_interface__["data"][0]
+        self.values: NDArray[np.float32] | None = array.reshape(-1) if dtype == FLOAT32 else None
+        self._dither: tuple[tuple[np.float32, np.float32, np.float32], int] | None = None
 
     @property
     def raw(self) -> NDArray[np.uint8]:
         """Its memory."""
         return self._array.reshape(-1).view(np.uint8)
 
-    def _set_values(self, values: NDArray[np.float32]) -> None:
-        self.values, self.address = values, values.ctypes.data
-
     def value_range(self) -> float:
         """Largest minus smallest finite value, in float64."""
-        assert self.values is not None
-        low, high = value_range(self.address, self.size)
-        low, high = np.array([low, high], np.int32).view(np.float32).astype(np.float64)
-        return float(high - low)
+        low, high = math.inf, -math.inf
+        step = self.size if self.dtype == FLOAT32 else BLOCK
+        for start in range(0, self.size, max(step, 1)):
+            block = self._widened(start, min(start + step, self.size))
+            pair = np.array(value_range(block.__array_interface__["data"][0], block.size), np.int32)
+            least, most = pair.view(np.float32).astype(np.float64)
+            low, high = min(low, least), max(high, most)
+        return float(max(high - low, 0.0))
 
     def dithered(self, grid: tuple[np.float32, np.float32, np.float32], seed: int) -> Source:
         """The same table with values rounded at random; see `quantize.dither`. For 16-bit floats the decoded value is
         rounded once more, to the nearest, to what they can hold."""
-        assert self.values is not None
-        step, inverse, limit = grid
-        rounded = np.empty_like(self.values)
-        dither(self.address, inverse, step, limit, np.uint64(seed & 0xFFFFFFFFFFFFFFFF), rounded)
         other = Source(self.dtype, self._array)
-        other._set_values(rounded)
-        other.limit = float(limit)
+        if self.values is None:
+            other._dither = grid, seed
+        else:
+            other.values = np.empty_like(self.values)
+            dither(self.raw_address, 0, *grid, np.uint64(seed & _ALL), other.values)
         return other
 
-    def checked(self, grid: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32] | None:
-        """For 16-bit floats: the values of some rows, NaN where the decoded value breaks the bound once it is rounded
-        to 16 bits, so that such a value is sent as it is. None: nothing needs it."""
-        if self.dtype == FLOAT32 or self.values is None or self.true_values is None:
-            return None
+    def rows_as_values(self, first: int, last: int, grid: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Float32 of some rows, to encode. Of 16-bit floats it is a copy, with NaN where the decoded value breaks the
+        bound once it is rounded to 16 bits, so that such a value is sent as it is."""
+        start, stop = first * self.columns, last * self.columns
+        if self.values is not None:
+            return self.values[start:stop]
+        found = np.empty(stop - start, np.float32)
+        for at in range(start, stop, BLOCK):
+            end = min(at + BLOCK, stop)
+            found[at - start : end - start] = self._checked(at, end, grid)
+        return found
+
+    def _checked(self, start: int, stop: int, grid: NDArray[np.float32]) -> NDArray[np.float32]:
+        true = values = self._widened(start, stop)
         step, inverse, limit = grid
-        x = self.values[first * self.columns : last * self.columns]
+        if self._dither:
+            whole, seed = self._dither
+            values, limit = np.empty_like(true), whole[2]
+            dither(true.ctypes.data, start, *whole, np.uint64(seed & _ALL), values)
         with np.errstate(all="ignore"):
-            decoded = np.rint(x * inverse) * step
-            rounded = to_half(decoded, self.dtype)
-            true = self.true_values[first * self.columns : last * self.columns].astype(np.float64)
-            held = np.abs(true - from_half(rounded, self.dtype).astype(np.float64)) <= (self.limit or float(limit))
-        return np.where(held, x, np.float32(np.nan))
+            decoded = from_half(to_half(np.rint(values * inverse) * step, self.dtype), self.dtype)
+            held = np.abs(true.astype(np.float64) - decoded) <= float(limit)
+        return np.where(held, values, np.float32(np.nan))
+
+    def _widened(self, start: int, stop: int) -> NDArray[np.float32]:
+        if self.values is not None:
+            return self.values[start:stop]
+        return from_half(self.raw.view(np.uint16)[start:stop], self.dtype)
 
 
 class Output:

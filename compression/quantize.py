@@ -70,7 +70,7 @@ def check_bound(bound: Any) -> float:
     """
     try:
         number = math.nan if isinstance(bound, (str, bytes, bool)) else float(bound)
-    except TypeError:
+    except (TypeError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"an error bound is a finite number >= 0, not {bound!r}")
@@ -78,13 +78,15 @@ def check_bound(bound: Any) -> float:
 
 
 @kernel
-def dither(address, inverse, step, limit, seed, out):
+def dither(address, first, step, inverse, limit, seed, out):
     """Round float32 [n] to neighbouring codes at random, so that the expected value is x, and write the codes' values.
 
-    A value that its code does not hold is left as it is. The random number of value i depends on (seed, i) alone.
+    A value that its code does not hold is left as it is. The random number of a value depends on the seed
+    and its number in the table alone.
 
     Args:
         address: of float32 [n], which may be read-only: for Numba that would be another type.
+        first: number of the first value in its table.
         seed: uint64.
         out: float32 [n].
     """
@@ -92,7 +94,7 @@ def dither(address, inverse, step, limit, seed, out):
     bits = x.view(np.uint32)
     for i in range(np.uintp(x.size)):
         # splitmix64 (G. L. Steele and others, "Fast splittable pseudorandom number generators")
-        z = seed + (np.uint64(i) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = seed + (np.uint64(first) + np.uint64(i) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         uniform = np.float32((z ^ (z >> np.uint64(31))) >> np.uint64(40)) * np.float32(2.0**-24)

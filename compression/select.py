@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compression import message
 from compression.message import CHAIN, COLUMNS, END, ROWS, SIZE, SLACK, START, STOP, TARGET, WIDTH
@@ -26,12 +27,12 @@ EVERY = 1000
 """Messages from one trial of a table to the next."""
 HYSTERESIS = 0.95
 """Another chain is taken when it takes less than this share of the time of the one in use."""
-MOST_ROWS = 8192
-"""Rows of a table that a trial takes."""
+MOST_BYTES = 1 << 21
+"""Of a table that a trial takes, in whole rows."""
 
 
-Key = tuple[int, int, int]
-"""A table: its place in the messages, its columns, and about how many rows."""
+Key = tuple[int, int, int, int, bool]
+"""A table: its place in the messages, its columns, about how many rows, about which bound, and whether stochastic."""
 
 
 class Trial(NamedTuple):
@@ -65,15 +66,16 @@ class Selector:
         self._since = 0
         self._encoder, self._decoder = Workspace(decode=False), Workspace(decode=True)
 
-    def choose(self, place: int, source: Source, bound: float) -> int:
+    def choose(self, place: int, source: Source, bound: float, stochastic: bool = False) -> int:
         """The chain for the table at this place of the message, whose bound is positive."""
-        table = place, source.columns, source.rows.bit_length()
+        table = place, source.columns, source.rows.bit_length(), math.frexp(bound)[1], stochastic
         self._since += 1
         self._seen[table] = self._seen.get(table, 0) + 1
         due = self._seen[table] > EVERY and self._since > EVERY // 16
         if table not in self.chosen or due:
             self._seen[table] = self._since = 0
-            self.decide(table, try_chains(source, bound, self._encoder, self._decoder))
+            grids = np.array([grid(wire_bound(bound), stochastic)], np.float32)
+            self.decide(table, try_chains(source, grids, self._encoder, self._decoder))
         return self.chosen[table]
 
     def decide(self, table: Key, trials: dict[int, Trial]) -> None:
@@ -87,22 +89,21 @@ class Selector:
             self.chosen[table] = best
 
 
-def try_chains(source: Source, bound: float, encoder: Workspace, decoder: Workspace) -> dict[int, Trial]:
-    """Encode and decode a table, or its first rows, by each lossy chain."""
-    rows = min(source.rows, MOST_ROWS)
+def try_chains(source: Source, grids: NDArray[np.float32], encoder: Workspace, decoder: Workspace) -> dict[int, Trial]:
+    """Encode and decode a table, or its first rows, by each lossy chain; grids: float32 [1, 3], see `quantize.grid`."""
+    rows = min(source.rows, max(MOST_BYTES // source.row_bytes, 1))
     size, raw = rows * source.columns, rows * source.row_bytes
     plan = np.zeros((1, WIDTH), np.int64)
-    grids = np.array([grid(wire_bound(bound))], np.float32)
     words = np.empty(size + SLACK, np.uint32)
     out = np.empty(size, np.float32)
     shapes = [(rows, source.columns)]
-    checked = source.checked(grids[0], 0, rows)
-    values = source.address if checked is None else checked.ctypes.data
+    values = source.rows_as_values(0, rows, grids[0])
+    address = values.__array_interface__["data"][0]
     found = {}
     for chain in (BITPACK, DEDUP, HUFFMAN, RANS):
         encode, decode = [], []
         for _ in range(3):
-            plan[0] = values, source.bits_address, source.raw_address, raw, rows, source.columns, chain, 0
+            plan[0] = address, address, source.raw_address, raw, rows, source.columns, chain, 0
             start = time.perf_counter()
             message.encode_sections(plan, grids, encoder.of(shapes), words, 0)
             encode.append(time.perf_counter() - start)

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from compression.entropy import CHUNK, CHUNK_WORDS
 from compression.predict import MOST_PIVOTS, SAMPLE, WIDEST
 from compression.shapes import block_rows, is_flat, most_escapes, most_patches, tile_lead
-from compression.tables import family
+from compression.tables import TOTAL, family
 
+MOST_SHAPES = 4096
+"""Shapes that are remembered as fitting."""
 _DTYPES = {
     "codes": np.uint64,
     "table": np.int32,
@@ -80,11 +82,13 @@ class Workspace:
         """Arrays large enough for sections of these (rows, columns), each at least 1."""
         new = set(shapes) - self._shapes
         if new or not self._sizes:
+            before = dict(self._sizes), self._columns
             for rows, columns in new:
                 self._grow(rows, columns)
             self._grow(1, 1)
-            self._shapes |= new
-            self.arrays = self._make()
+            self._shapes = new if len(self._shapes) > MOST_SHAPES else self._shapes | new
+            if before != (self._sizes, self._columns):
+                self.arrays = self._make()
         return self.arrays
 
     def _grow(self, rows: int, columns: int) -> None:
@@ -104,7 +108,7 @@ class Workspace:
             model=np.empty((MOST_PIVOTS + 2, self._columns + 2 + MOST_PIVOTS), np.int16),
             stream=np.empty(CHUNK + 2 * CHUNK_WORDS, np.uint16),
             pushes=np.empty((1, 256, 4), np.uint32),
-            slots=np.empty((1, 2048), np.uint32),
+            slots=np.empty((1, TOTAL), np.uint32),
             family_pushes=tables.pushes,
             family_slots=tables.slots,
             known=tables.known,

@@ -33,7 +33,8 @@ def measure_memory(megabytes: int) -> list[dict[str, Any]] | None:
     command = [sys.executable, "-m", "benchmarks.codec.memory", str(megabytes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"measuring memory failed: {done.stderr.strip().splitlines()[-1]}", where="bench codec")
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise UserError(f"measuring memory failed: {said[-1]}", where="bench codec")
     return list(json.loads(done.stdout)) or None
 
 
