@@ -1,9 +1,9 @@
 """All sections of a message in one compiled call: for small tables, a call from Python costs as much as the work.
 
-A chain has a number in `wire.CHAINS` and two compiled functions: one that encodes a section from a word on and returns
-where it ends, or -1 where a simpler chain is to take it; and one that decodes the words of a section and returns 0 or the
-number of the field that is wrong. Neither leaves its arrays, whatever is in them. Numba cannot call functions out of a
-table without the cost of a call through Python's types, so they are chosen by comparing numbers, here.
+A chain has a number in `wire.CHAINS` and two compiled functions: one encodes a section from a word on and returns where
+it ends, or -1 where a simpler chain is to take it; the other decodes the words of a section and returns 0 or the number
+of the field that is wrong. Neither leaves its arrays, whatever is in them. Compiled functions cannot be called out of a
+table without giving up their cache and inlining, so they are chosen here, by their numbers.
 """
 
 from __future__ import annotations
