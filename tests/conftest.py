@@ -1,8 +1,10 @@
 """Fixtures that every test folder uses."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,3 +16,12 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("no ../shared/data beside this checkout: real data samples are not shipped with the project")
     return path
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """Compile the codec in one test process while others wait: two at once would do the same work twice."""
+    from compression import warm_up
+
+    with FileLock(Path(tempfile.gettempdir()) / "thinwire-tests-compile.lock"):
+        warm_up()

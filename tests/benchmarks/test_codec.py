@@ -20,6 +20,7 @@ from benchmarks.codec.ours import CHAINS, OURS, Thinwire
 from benchmarks.codec.plot import plot
 from pipelines.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("compiled")
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = peers.peers()
 
@@ -126,6 +127,7 @@ def test_mistakes_are_named_before_anything_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_quick_run_without_dumps(tmp_path: Path) -> None:
     file, picture = tmp_path / "c.json", tmp_path / "c.png"
     line = [sys.executable, "-m", "app.cli", "bench", "codec", "--quick", "--json", str(file), "--plot", str(picture)]
@@ -142,5 +144,5 @@ def test_a_quick_run_without_dumps(tmp_path: Path) -> None:
     assert {r["contender"] for r in found["rows"]} >= {OURS, "SZ3", "ZFP", "quantise + zstd-1", "fp16"}
     assert len(found["ids"]) == 27 and len(found["bitpack"]) == 6
     threads = 2 * (found["machine"]["cores"] > 1)
-    assert len(found["bars"]) == 3 + 1 + 6 + 2 + 1 + 2 * bool(found["memory"]) + threads + 1
+    assert len(found["bars"]) == 3 + 1 + 10 + 2 + 1 + 2 * bool(found["memory"]) + threads + 1
     assert picture.stat().st_size > 10_000

@@ -1,19 +1,13 @@
 """Fixtures of the codec's tests."""
 
-import tempfile
-from pathlib import Path
-
 import pytest
-from filelock import FileLock
 
-from compression import Codec, warm_up
+from compression import Codec
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled() -> None:
-    """Compile in one test process while the others wait: two at once would do the same work twice."""
-    with FileLock(Path(tempfile.gettempdir()) / "thinwire-tests-compile.lock"):
-        warm_up()
+def _compiled(compiled: None) -> None:
+    """Each of these tests needs it."""
 
 
 @pytest.fixture(scope="session")
