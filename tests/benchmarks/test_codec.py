@@ -20,7 +20,8 @@ from benchmarks.codec.ours import CHAINS, OURS, Thinwire
 from benchmarks.codec.plot import plot
 from pipelines.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("compiled")
+# In one group: while they wait for the compiler, the other process goes on.
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.xdist_group("codec bench")]
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = peers.peers()
 
