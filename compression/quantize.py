@@ -27,9 +27,7 @@ _RUN = np.uintp(1024)
 
 def wire_bound(bound: float) -> np.float32:
     """The largest float32 at most the bound: what a payload carries, and what both sides derive the step from."""
-    bound = min(bound, LARGEST)
-    nearest = np.float32(bound)
-    return nearest if float(nearest) <= bound else np.nextafter(nearest, np.float32(0))
+    return np.float32(wire_bounds([bound], 1.0)[0])
 
 
 def wire_bounds(bounds: list[float], share: float) -> list[float]:
@@ -47,8 +45,9 @@ def grid(bound: np.float32, stochastic: bool = False) -> tuple[np.float32, np.fl
     two codes over it. An error computed in float32 and at most `limit`, a float below the bound, is below the bound in
     exact arithmetic too, since rounding to float32 is monotone.
     """
-    step = np.float32((1 if stochastic else 2) * float(bound) * (1 - 2.0**-14))
-    return step, np.float32(1) / step, np.nextafter(bound, np.float32(0))
+    # With stochastic rounding the error may be a whole step.
+    step, inverse, _ = grids([float(bound) / 2 if stochastic else float(bound)])[0]
+    return step, inverse, grids([float(bound)])[0, 2]
 
 
 def grids(bounds: list[float]) -> NDArray[np.float32]:
