@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipelines.errors import UserError
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -108,6 +110,24 @@ class ExchangeOptions(Options):
     schedule: Literal["torchrec", "duplex"] = "torchrec"
     """How an all-to-all is sent: as TorchRec does, or with every receive posted before any send, which lets gloo use
     both directions of a link at once."""
+    dense: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """What the all-reduce of the MLPs' gradients sends, by torch's own hooks: none = fp32; half the bits; or PowerSGD
+    (arXiv 1905.13727), matrices of a low rank with what they miss sent later."""
+    dense_rank: Positive = 1
+    """Rank r of PowerSGD: r (n + m) values for a matrix of n x m, or all where that is no less than half of them."""
+    dense_start: Annotated[int, Field(ge=2)] = 100
+    """Steps of fp32 before PowerSGD begins, counted anew after a restart."""
+
+    @model_validator(mode="after")
+    def _only_for_powersgd(self) -> ExchangeOptions:
+        for key in ("dense_rank", "dense_start"):
+            if self.dense != "powersgd" and getattr(self, key) != type(self).model_fields[key].default:
+                raise UserError(
+                    f"is for PowerSGD, but exchange.dense is {self.dense}",
+                    where=f"exchange.{key}",
+                    fix="set exchange.dense=powersgd, or leave it out",
+                )
+        return self
 
 
 class TrainOptions(Options):

@@ -25,6 +25,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ModuleSharde
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from pipelines.dataset import module_name
+from pipelines.dense import compress_dense
 from pipelines.errors import UserError
 from pipelines.groups import Groups
 from pipelines.options import ExchangeOptions, OptimOptions, ShardingOptions, ShardOptions
@@ -131,30 +132,36 @@ def shard_model(
     table_sharders: list[ModuleSharder[nn.Module]],
     device: torch.device,
     groups: Groups,
+    exchange: ExchangeOptions,
 ) -> DistributedModelParallel:
-    """The sharded model; table weights are allocated but not yet initialised (see `model.init_tables`)."""
+    """The sharded model; table weights are allocated but not yet initialised (see `model.init_tables`).
+
+    Raises:
+        UserError: the MLPs' gradients cannot be sent as `exchange.dense` says.
+    """
     return DistributedModelParallel(
         model,
         env=ShardingEnv.from_process_group(groups.exchange),
         device=device,
         plan=plan,
         sharders=table_sharders,
-        data_parallel_wrapper=_DenseWrapper(groups.dense),
+        data_parallel_wrapper=_DenseWrapper(groups.dense, exchange),
     )
 
 
 class _DenseWrapper(DefaultDataParallelWrapper):
-    """DDP over a group of its own, so that its bytes are told from the exchange's."""
+    """DDP over a group of its own, so that its bytes are told from the exchange's; gradients go as the options say."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, exchange: ExchangeOptions) -> None:
         # DDP regroups its gradient buckets after the first step unless it looks for unused parameters. The order of
         # sums of a ring all-reduce follows the buckets, so a resumed run would differ in the last bits on four or more
         # ranks.
         super().__init__(static_graph=False, find_unused_parameters=True)
-        self._group = group
+        self._group, self._exchange = group, exchange
 
     def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:  # noqa: ARG002
         super().wrap(dmp, ShardingEnv.from_process_group(self._group), device)
+        compress_dense(dmp._dmp_wrapped_module, self._exchange, self._group, device)
 
 
 def _embedding_collection(model: nn.Module) -> tuple[str, EmbeddingBagCollection]:

@@ -44,7 +44,7 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=job.train.batch_size)
     text = describe_plan(plan, model)
     groups = groups or counting_groups(job.exchange)
-    sharded = shard_model(model, plan, table_sharders, device, groups)
+    sharded = shard_model(model, plan, table_sharders, device, groups, job.exchange)
     init_tables(sharded, job.train.seed)
     optimizer = build_optimizer(sharded, job.optim)
     pipeline = TrainPipelineSparseDist(sharded, optimizer, device, execute_all_batches=True)
