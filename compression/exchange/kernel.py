@@ -16,7 +16,7 @@ from compression.kernel import kernels
 Number = Any
 """A scalar whose width Numba infers; a type checker takes other rules for it."""
 
-kernel = kernels("exchange", Path(__file__).parent, ("kernel", "blocks", "distinct", "pooling"))
+kernel = kernels("exchange", Path(__file__).parent, ("kernel", "blocks", "distinct", "sums"))
 """Compiles the functions of this package."""
 
 inline = numba.njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compression.exchange.kernel import Number, check_arrays, fused, inline, kernel
+from compression.exchange import sums
+from compression.exchange.kernel import check_arrays
 
 
 def pool(
@@ -48,8 +49,8 @@ def pool(
         ValueError: an array that is not contiguous, or sizes that do not fit. What is in the arrays is trusted.
     """
     _check(rows, bases, dims, shards, offsets, inverse)
-    _check_bags(columns, mean, offsets, batch, inverse, weights, out)
-    _pool(rows, bases, dims, shards, columns, mean, offsets, batch, inverse, weights, out)
+    _check_bags(dims, columns, mean, offsets, batch, inverse, weights, out)
+    sums.pool(rows, bases, dims, shards, columns, mean, offsets, batch, inverse, weights, out)
 
 
 def pool_backward(
@@ -76,8 +77,8 @@ def pool_backward(
         TypeError, ValueError: as `pool`.
     """
     _check(rows_grad, bases, dims, shards, offsets, inverse)
-    _check_bags(columns, mean, offsets, batch, inverse, weights, grad)
-    _pool_backward(grad, bases, dims, shards, columns, mean, offsets, batch, inverse, weights, rows_grad)
+    _check_bags(dims, columns, mean, offsets, batch, inverse, weights, grad)
+    sums.pool_backward(grad, bases, dims, shards, columns, mean, offsets, batch, inverse, weights, rows_grad)
 
 
 def gather(
@@ -102,7 +103,7 @@ def gather(
     """
     _check(rows, bases, bases, shards, offsets, inverse)
     _check_positions(dim, batch, offsets, inverse, out)
-    _gather(rows, bases, shards, offsets, batch, inverse, out)
+    sums.gather(rows, bases, shards, offsets, batch, inverse, out)
 
 
 def gather_backward(
@@ -127,7 +128,7 @@ def gather_backward(
     """
     _check(rows_grad, bases, bases, shards, offsets, inverse)
     _check_positions(dim, batch, offsets, inverse, grad)
-    _gather_backward(grad, bases, shards, offsets, batch, inverse, rows_grad)
+    sums.gather_backward(grad, bases, shards, offsets, batch, inverse, rows_grad)
 
 
 def _check(
@@ -148,6 +149,7 @@ def _check(
 
 
 def _check_bags(
+    dims: np.ndarray,
     columns: np.ndarray,
     mean: np.ndarray,
     offsets: np.ndarray,
@@ -163,6 +165,8 @@ def _check_bags(
         raise ValueError(
             f"{columns.size} features and {batch} bags have neither offsets {offsets.shape} nor values {pooled.shape}"
         )
+    if mean.shape != dims.shape:
+        raise ValueError(f"mean {mean.shape} of dims {dims.shape}")
     if weights.size and weights.shape != inverse.shape:
         raise ValueError(f"weights {weights.shape} of positions {inverse.shape}")
 
@@ -171,128 +175,3 @@ def _check_positions(dim: int, batch: int, offsets: np.ndarray, inverse: np.ndar
     check_arrays(values=(values, np.float32))
     if values.shape != (inverse.size, dim) or (offsets.size - 1) % max(batch, 1):
         raise ValueError(f"values {values.shape} of {inverse.size} positions, {offsets.size} offsets of {batch} bags")
-
-
-@kernel
-def _pool(
-    rows: np.ndarray,
-    bases: np.ndarray,
-    dims: np.ndarray,
-    shards: np.ndarray,
-    columns: np.ndarray,
-    mean: np.ndarray,
-    offsets: np.ndarray,
-    batch: Number,
-    inverse: np.ndarray,
-    weights: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    values, width = out.reshape(-1), np.uintp(out.shape[1])
-    for shard in range(dims.size):
-        dim, base = np.uintp(dims[shard]), np.uintp(bases[shard])
-        for feature in range(shards[shard], shards[shard + 1]):
-            at = np.uintp(columns[feature])
-            for bag in range(feature * batch, (feature + 1) * batch):
-                first, last = np.uintp(offsets[bag]), np.uintp(offsets[bag + 1])
-                if last - first == 1 and weights.size == 0:
-                    row = base + np.uintp(inverse[first]) * dim
-                    for j in range(dim):
-                        values[at + j] = rows[row + j] + np.float32(0)
-                else:
-                    _pool_bag(rows, base, dim, inverse, first, last, weights, values, at)
-                    if mean[shard] and last - first > 1:
-                        share = np.float32(1) / np.float32(last - first)
-                        for j in range(dim):
-                            values[at + j] *= share
-                at += width
-
-
-@inline
-def _pool_bag(
-    rows: np.ndarray,
-    base: Number,
-    dim: Number,
-    inverse: np.ndarray,
-    first: Number,
-    last: Number,
-    weights: np.ndarray,
-    values: np.ndarray,
-    at: Number,
-) -> None:
-    for j in range(dim):
-        values[at + j] = 0
-    for position in range(first, last):
-        row = base + np.uintp(inverse[position]) * dim
-        weight = weights[position] if weights.size else np.float32(1)
-        for j in range(dim):
-            values[at + j] = fused(weight, rows[row + j], values[at + j])
-
-
-@kernel
-def _pool_backward(
-    grad: np.ndarray,
-    bases: np.ndarray,
-    dims: np.ndarray,
-    shards: np.ndarray,
-    columns: np.ndarray,
-    mean: np.ndarray,
-    offsets: np.ndarray,
-    batch: Number,
-    inverse: np.ndarray,
-    weights: np.ndarray,
-    rows_grad: np.ndarray,
-) -> None:
-    rows_grad[:] = 0
-    values, width = grad.reshape(-1), np.uintp(grad.shape[1])
-    for shard in range(dims.size):
-        dim, base = np.uintp(dims[shard]), np.uintp(bases[shard])
-        for feature in range(shards[shard], shards[shard + 1]):
-            at = np.uintp(columns[feature])
-            for bag in range(feature * batch, (feature + 1) * batch):
-                first, last = np.uintp(offsets[bag]), np.uintp(offsets[bag + 1])
-                share = np.float32(1) / np.float32(max(last - first, 1)) if mean[shard] else np.float32(1)
-                for position in range(first, last):
-                    row = base + np.uintp(inverse[position]) * dim
-                    weight = weights[position] * share if weights.size else share
-                    for j in range(dim):
-                        rows_grad[row + j] = fused(weight, values[at + j], rows_grad[row + j])
-                at += width
-
-
-@kernel
-def _gather(
-    rows: np.ndarray,
-    bases: np.ndarray,
-    shards: np.ndarray,
-    offsets: np.ndarray,
-    batch: Number,
-    inverse: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    values, dim = out.reshape(-1), np.uintp(out.shape[1])
-    for shard in range(bases.size):
-        base = np.uintp(bases[shard])
-        for position in range(np.uintp(offsets[shards[shard] * batch]), np.uintp(offsets[shards[shard + 1] * batch])):
-            row, at = base + np.uintp(inverse[position]) * dim, position * dim
-            for j in range(dim):
-                values[at + j] = rows[row + j]
-
-
-@kernel
-def _gather_backward(
-    grad: np.ndarray,
-    bases: np.ndarray,
-    shards: np.ndarray,
-    offsets: np.ndarray,
-    batch: Number,
-    inverse: np.ndarray,
-    rows_grad: np.ndarray,
-) -> None:
-    rows_grad[:] = 0
-    values, dim = grad.reshape(-1), np.uintp(grad.shape[1])
-    for shard in range(bases.size):
-        base = np.uintp(bases[shard])
-        for position in range(np.uintp(offsets[shards[shard] * batch]), np.uintp(offsets[shards[shard + 1] * batch])):
-            row, at = base + np.uintp(inverse[position]) * dim, position * dim
-            for j in range(dim):
-                rows_grad[row + j] += values[at + j]
