@@ -95,7 +95,7 @@ class Codec:
         self,
         tables: Sequence[Any],
         bounds: Bound | Sequence[Bound] = 0.0,
-        chain: str = "auto",
+        chain: str | Sequence[str] = "auto",
         *,
         stochastic: int | None = None,
     ) -> NDArray[np.uint8]:
@@ -104,8 +104,8 @@ class Codec:
         Args:
             tables: [rows, columns] each, arrays or CPU tensors. Only float32, float16 and bfloat16 can be lossy.
             bounds: absolute, or `Relative`; one for all tables or one for each.
-            chain: "auto", or one of `wire.CHAINS` for all tables. Where it does not make a table smaller, a simpler one
-                is taken; a bound of 0 takes "lossless".
+            chain: "auto", or one of `wire.CHAINS`; one for all tables or one for each. Where it does not make a table
+                smaller, a simpler one is taken; a bound of 0 takes "lossless", unless "raw" is asked for.
             stochastic: a seed for rounding at random to one of the two neighbouring codes so that the expected value is
                 the true one (for gradients); costs a bit a value. None = to the nearest.
 
@@ -116,20 +116,22 @@ class Codec:
             ValueError: a bound or chain is none; a table is not a matrix.
             TypeError: a dtype or device that cannot be encoded.
         """
-        if chain != "auto" and chain not in CHAINS:
-            raise ValueError(f"no chain {chain!r}: auto, {', '.join(CHAINS)}")
+        chains = [chain] * len(tables) if isinstance(chain, str) else list(chain)
+        for name in {chain} if isinstance(chain, str) else set(chains):
+            if name != "auto" and name not in CHAINS:
+                raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
         single = isinstance(bounds, (Relative, str, bytes)) or not hasattr(bounds, "__len__")
         single = single or getattr(bounds, "ndim", 1) == 0
         each: list[Any] = [bounds] * len(tables) if single else list(cast(Sequence[Bound], bounds))
-        if len(each) != len(tables):
-            raise ValueError(f"{len(each)} bounds for {len(tables)} tables")
+        if len(each) != len(tables) or len(chains) != len(tables):
+            raise ValueError(f"{len(each)} bounds and {len(chains)} chains for {len(tables)} tables")
         parts: list[_Part] = []
         for i, (table, bound) in enumerate(zip(tables, each, strict=True)):
             one = source(table)
             absolute = _absolute(bound, one)
             if stochastic is not None and one.dtype <= wire.BFLOAT16 and absolute >= SMALLEST:
                 one = one.dithered(grid(wire_bound(absolute), True), stochastic + i)
-            number = self._chain(chain, one, absolute, i, stochastic is not None)
+            number = self._chain(chains[i], one, absolute, i, stochastic is not None)
             parts += [_Part(one, a, b, number, absolute) for a, b in wire.parts(one.rows, one.row_bytes)]
         return self._encode(parts, stochastic is not None)
 

@@ -151,11 +151,11 @@ class _CollectiveArriving(Arriving):
     def __init__(self, channel: Channel, exchange: int, moving: _AllToAll) -> None:
         self._channel, self._exchange, self._moving = channel, exchange, moving
 
-    def wait(self) -> Payloads:
+    def wait(self) -> list[Bytes | None]:
         channel = self._channel
         with channel.range():
             arrived = self._moving.wait()
-        payloads: Payloads = [None] * channel.ranks
+        payloads: list[Bytes | None] = [None] * channel.ranks
         for peer, of_rank in enumerate(arrived):
             for message in of_rank:
                 size = message.size - HEADER_BYTES

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compression.exchange.kernel import Number, check_arrays, kernel, lowest, ones
 from compression.kernel import inner
 
-SPARSE = 32
+SPARSE = 16
 """Most words of a bitmap for each lookup."""
 MOST_ROWS = 1 << 32
 """Of a shard: the sort keeps an id and a position in 64 bits."""

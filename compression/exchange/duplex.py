@@ -7,6 +7,7 @@ most, the message is not matched, and both get an error after the timeout.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 INLINE_BYTES = 1 << 15
 """A payload of so many bytes travels with its size: one message instead of two."""
 _MOST_INLINE = 2 * HEADER_BYTES + INLINE_BYTES
+_SIZES_CLASS = 255
 _TAG = 1 << 30
 """Far from the tags of others."""
 
@@ -58,13 +60,10 @@ class _Sender:
     def receive(self, peer: int, chunk: int, most: int) -> _Receive:
         """Post a receive of at most so many bytes."""
         channel = self._channel
-        number, size = size_class(most)
-        buffer = np.empty(size, np.uint8)
         try:
-            work = channel.group.recv([torch.from_numpy(buffer)], peer, _tag(channel, number))
+            return _post(channel, peer, chunk, most)
         except RuntimeError as error:
             raise channel.lost(error, peer, channel.rank, chunk, most) from error
-        return _Receive(buffer, work, most)
 
     def wait(self, receive: _Receive, peer: int, chunk: int, until: float) -> Bytes:
         """The buffer of a receive."""
@@ -79,7 +78,7 @@ class _Sender:
         """Start to send to a receive that was posted with the same most."""
         channel = self._channel
         try:
-            work = channel.group.send([torch.from_numpy(message)], peer, _tag(channel, size_class(most)[0]))
+            work = channel.group.send([torch.from_numpy(message)], peer, _tag(channel, chunk, size_class(most)[0]))
         except RuntimeError as error:
             raise channel.lost(error, channel.rank, peer, chunk, message.size) from error
         self._sends.append(_Send(work, peer, chunk, message.size))
@@ -95,8 +94,17 @@ class _Sender:
         self._sends.clear()
 
 
-def _tag(channel: Channel, size_class: int) -> int:
-    return _TAG | channel.number << 8 | size_class
+def _post(channel: Channel, peer: int, chunk: int, most: int) -> _Receive:
+    number, size = size_class(most)
+    buffer = np.empty(size, np.uint8)
+    work = channel.group.recv([torch.from_numpy(buffer)], peer, _tag(channel, chunk, number))
+    return _Receive(buffer, work, most)
+
+
+def _tag(channel: Channel, chunk: int, size_class: int) -> int:
+    # Receives of sizes are posted an exchange early, so that other messages must not match them.
+    number = _SIZES_CLASS if chunk == SIZES else size_class
+    return _TAG | (chunk & 63) << 24 | channel.number << 8 | number
 
 
 class DuplexMessages(Messages):
@@ -130,12 +138,34 @@ class DuplexMessages(Messages):
             self._sender.finish(self._channel.until())
 
 
+class Ahead:
+    """Receives of sizes for the next exchange of a channel: a message that meets its receive takes half the time."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._posted: dict[int, _Receive] = {}
+
+    def post(self) -> None:
+        # A peer may have ended after its last exchange; if that was not the last, the next one finds out.
+        with contextlib.suppress(RuntimeError):
+            for peer in reversed(self._channel.peers):
+                if peer not in self._posted:
+                    self._posted[peer] = _post(self._channel, peer, SIZES, _MOST_INLINE)
+
+    def take(self, sender: _Sender) -> dict[int, _Receive]:
+        posted, self._posted = self._posted, {}
+        for peer in reversed(self._channel.peers):
+            if peer not in posted:
+                posted[peer] = sender.receive(peer, SIZES, _MOST_INLINE)
+        return posted
+
+
 class DuplexAnnounced(Announced):
-    def __init__(self, channel: Channel, exchange: int, payloads: Payloads, sizes: list[int]) -> None:
-        self._channel, self._exchange = channel, exchange
+    def __init__(self, channel: Channel, exchange: int, payloads: Payloads, sizes: list[int], ahead: Ahead) -> None:
+        self._channel, self._exchange, self._ahead = channel, exchange, ahead
         self._sender = _Sender(channel)
         with channel.range("sizes"):
-            self._sizes = {p: self._sender.receive(p, 0, _MOST_INLINE) for p in reversed(channel.peers)}
+            self._sizes = ahead.take(self._sender)
         self._later: dict[int, Bytes] = {}
         for peer in channel.peers:
             self._announce(peer, payloads[peer], sizes[peer])
@@ -151,16 +181,18 @@ class DuplexAnnounced(Announced):
             else:
                 self._later[peer] = framed
         with channel.range(None if inline else "sizes"):
-            self._sender.send(peer, 0, message, _MOST_INLINE)
+            self._sender.send(peer, SIZES, message, _MOST_INLINE)
 
     def start(self) -> Arriving:
         channel, until = self._channel, self._channel.until()
         arrived: dict[int, tuple[int, Bytes]] = {}
         for peer, receive in self._sizes.items():
             with channel.range("sizes"):
-                buffer = self._sender.wait(receive, peer, 0, until)
+                buffer = self._sender.wait(receive, peer, SIZES, until)
             size = channel.read(buffer, peer, SIZES, self._exchange, MOST_BYTES)
             arrived[peer] = size, buffer[HEADER_BYTES:]
+        with channel.range("sizes"):
+            self._ahead.post()
         with channel.range():
             receives = {
                 peer: self._sender.receive(peer, 0, HEADER_BYTES + size)
@@ -184,9 +216,9 @@ class _DuplexArriving(Arriving):
         self._channel, self._exchange, self._sender = channel, exchange, sender
         self._arrived, self._receives = arrived, receives
 
-    def wait(self) -> Payloads:
+    def wait(self) -> list[Bytes | None]:
         channel, until = self._channel, self._channel.until()
-        payloads: Payloads = [None] * channel.ranks
+        payloads: list[Bytes | None] = [None] * channel.ranks
         for peer, (size, message) in self._arrived.items():
             if peer in self._receives:
                 with channel.range():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compression.exchange.transport import Channel
 
 Bytes = NDArray[np.uint8]
-Payloads = list[Bytes | None]
+Payloads = Sequence[Bytes | None]
 
 
 class Messages(ABC):
@@ -117,7 +117,7 @@ class Arriving(ABC):
     """Payloads that are on their way."""
 
     @abstractmethod
-    def wait(self) -> Payloads:
+    def wait(self) -> list[Bytes | None]:
         """Wait for all payloads, and until all own ones are sent.
 
         Returns:

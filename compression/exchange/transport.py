@@ -16,7 +16,7 @@ from torch.autograd.profiler import record_function
 
 from compression.errors import CorruptPayloadError
 from compression.exchange.collective import CollectiveAnnounced, CollectiveMessages
-from compression.exchange.duplex import DuplexAnnounced, DuplexMessages
+from compression.exchange.duplex import Ahead, DuplexAnnounced, DuplexMessages
 from compression.exchange.errors import ExchangeError
 from compression.exchange.frames import HEADER_BYTES, MOST_BYTES, Stamp, read_header
 from compression.exchange.messages import Announced, Arriving, Bytes, Messages
@@ -24,6 +24,8 @@ from compression.exchange.notes import leave_note, read_notes
 
 __all__ = ["HEADER_BYTES", "MOST_BYTES", "Announced", "Arriving", "Channel", "Messages"]
 
+_torch_range = record_function
+_NO_RANGE = contextlib.nullcontext()
 Schedule = Literal["auto", "duplex", "all_to_all"]
 
 
@@ -33,7 +35,8 @@ def announced_size(size: int) -> int:
 
 
 class Channel:
-    """Messages of one kind between the ranks of a group, in CPU buffers. All ranks must call it in the same order.
+    """Messages of one kind between the ranks of a group, in CPU buffers. All ranks must call it in the same order, and
+    what it returned, where several exchanges are on their way, in the order in which they were begun.
 
     The calls to the group are in profiler ranges named `thinwire:` and the kind, or `thinwire:sizes`. An error leaves a
     note for the other ranks in the store of the job, and on gloo closes the connections of this rank, so that no other
@@ -80,6 +83,7 @@ class Channel:
         self._exchanges = 0
         # Buffers on their way must stay, also if the caller drops them after an error.
         self._moving: dict[int, Messages | Announced] = {}
+        self._ahead = Ahead(self)
         self._failed: ExchangeError | None = None
 
     def post(self, capacities: Sequence[Sequence[int]], limits: Sequence[Sequence[int]]) -> Messages:
@@ -95,11 +99,9 @@ class Channel:
             ExchangeError: a peer is gone, or this channel had an error.
         """
         for sizes in (capacities, limits):
-            wrong = [(p, c, n) for p in self.peers for c, n in enumerate(sizes[p]) if not 0 <= n <= MOST_BYTES]
-            if len(sizes) != self.ranks or wrong:
-                raise ValueError(
-                    f"{self.kind}: most bytes are 0 to {MOST_BYTES} for chunks of {self.ranks} ranks, not {wrong}"
-                )
+            if len(sizes) != self.ranks or any(not 0 <= n <= MOST_BYTES for p in self.peers for n in sizes[p]):
+                problem = f"need most bytes of 0 to {MOST_BYTES} for chunks of each of {self.ranks} ranks, not {sizes}"
+                raise ValueError(f"{self.kind}: {problem}")
         kind = DuplexMessages if self._duplex else CollectiveMessages
         exchange = self._begin()
         messages = kind(self, exchange, capacities, limits)
@@ -123,18 +125,24 @@ class Channel:
             if sizes[peer] > MOST_BYTES:
                 problem = f"a payload of {sizes[peer]} bytes, at most {MOST_BYTES} can be sent: use smaller batches"
                 raise self.refused(self.rank, peer, 0, problem)
-        kind = DuplexAnnounced if self._duplex else CollectiveAnnounced
         exchange = self._begin()
-        announced = kind(self, exchange, list(payloads), [announced_size(size) for size in sizes])
+        sizes = [announced_size(size) for size in sizes]
+        announced: Announced = (
+            DuplexAnnounced(self, exchange, payloads, sizes, self._ahead)
+            if self._duplex
+            else CollectiveAnnounced(self, exchange, payloads, sizes)
+        )
         self._moving[exchange] = announced
         return announced
 
     def failed(self, problem: str) -> ExchangeError:
-        """The error to raise when this rank cannot go on; tells the other ranks.
+        """The error to raise when this rank cannot go on, the first one again; tells the other ranks.
 
         Args:
             problem: one line: what is wrong, where, and how to fix it.
         """
+        if self._failed is not None:
+            return self._failed
         said = read_notes()
         leave_note(f"{self.kind}: {problem}")
         self._hang_up()
@@ -155,13 +163,15 @@ class Channel:
 
     def lost(self, error: Exception, source: int | None, target: int, chunk: int, most: int) -> ExchangeError:
         """The error of a wait that did not end well."""
-        other = "the others" if source is None else f"rank {target if source == self.rank else source}"
+        other = "another rank" if source is None else f"rank {target if source == self.rank else source}"
         what = f"send {most} bytes" if source == self.rank else f"receive at most {most} bytes"
         if "imed out" in str(error):
-            seconds = self.timeout.total_seconds()
-            problem = f"rank {self.rank} waited {seconds:g} s to {what}: is {other} alive and at the same step?"
+            problem = f"rank {self.rank} waited {self.timeout.total_seconds():g} s to {what}: see what {other} does, "
+            problem += "or give it more time (timeout_s)"
+        elif "Application timeout" in str(error):
+            problem = f"rank {self.rank} was to {what}, but has closed its connections after an error"
         else:
-            problem = f"rank {self.rank} was to {what}, but {other} closed the connection: see the log there"
+            problem = f"rank {self.rank} was to {what}, but {other} closed the connection: see its log"
         return self.broken(source, target, chunk, problem)
 
     def read(self, message: Bytes, source: int, chunk: int, exchange: int, most: int) -> int:
@@ -184,6 +194,9 @@ class Channel:
 
     def range(self, kind: str | None = None) -> contextlib.AbstractContextManager[object]:
         """A profiler range around a call to the group."""
+        # Opening one takes as long as posting a message, so it is done only where somebody looks.
+        if record_function is _torch_range and not torch.autograd._profiler_enabled():
+            return _NO_RANGE
         return record_function(f"thinwire:{kind or self.kind}")
 
     def until(self) -> float:
@@ -226,7 +239,9 @@ _NEVER_SENT = 0x3FFFFFFF
 
 def _backend(group: dist.ProcessGroup) -> str:
     """Of a group, or, where it is one of another make, of the default one that stands behind it."""
+    known: dist.ProcessGroup | None = group
     try:
-        return dist.get_backend(group)
+        name = dist.get_backend(known)
     except ValueError:
-        return dist.get_backend()
+        known, name = None, dist.get_backend()
+    return dist.get_backend_config(known) if name == "undefined" else name

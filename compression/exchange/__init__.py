@@ -1,0 +1,21 @@
+"""The thin exchange: TorchRec's embedding exchange with duplicates removed, ids packed, rows and gradients compressed.
+
+docs/exchange.md is the guide. It needs torch and TorchRec besides what `compression` needs.
+"""
+
+from compression.exchange.choose import choose_path, path_bytes
+from compression.exchange.config import Direction, ExchangeConfig, TablePolicy
+from compression.exchange.errors import BoundError, ExchangeError
+from compression.exchange.sharders import exchange_report, thin_sharders
+
+__all__ = [
+    "BoundError",
+    "Direction",
+    "ExchangeConfig",
+    "ExchangeError",
+    "TablePolicy",
+    "choose_path",
+    "exchange_report",
+    "path_bytes",
+    "thin_sharders",
+]

@@ -1,0 +1,182 @@
+"""Two lines in a TorchRec script: `sharders = thin_sharders(config)`, and hand them to `DistributedModelParallel`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
+from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingEnv, ShardingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+
+from compression.exchange.choose import choose_path
+from compression.exchange.config import Direction, ExchangeConfig
+from compression.exchange.shardings import PooledSharding, RowSharding, SequenceSharding, keep_steps
+
+THIN = {ShardingType.TABLE_WISE.value, ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value}
+"""Placements that the thin exchange serves; other tables go by TorchRec's own exchange."""
+ROW, POOLED = "thin_row", "thin_pooled"
+
+
+def thin_sharders(config: ExchangeConfig | None = None, **options: Any) -> list[ModuleSharder[nn.Module]]:
+    """Sharders of `EmbeddingBagCollection` and `EmbeddingCollection` that exchange embeddings by the thin exchange.
+
+    Args:
+        config: default: `ExchangeConfig()`.
+        options: of TorchRec's sharders, such as `fused_params`, and `qcomm_codecs_registry` for the tables that go by
+            TorchRec's own exchange.
+
+    The gradients of tables are divided by the number of ranks, as TorchRec does it.
+    """
+    config = config or ExchangeConfig()
+    both = [ThinEmbeddingBagCollectionSharder(config, **options), ThinEmbeddingCollectionSharder(config, **options)]
+    return [cast(ModuleSharder[nn.Module], sharder) for sharder in both]
+
+
+class ThinEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
+    def __init__(self, config: ExchangeConfig, **options: Any) -> None:
+        super().__init__(**options)
+        self.config = config
+
+    def shard(
+        self,
+        module: EmbeddingBagCollection,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> ShardedEmbeddingBagCollection:
+        return ThinEmbeddingBagCollection(
+            self.config,
+            module=module,
+            table_name_to_parameter_sharding=params,
+            env=env,
+            fused_params=self.fused_params,
+            device=device,
+            qcomm_codecs_registry=self.qcomm_codecs_registry,
+            module_fqn=module_fqn,
+        )
+
+
+class ThinEmbeddingCollectionSharder(EmbeddingCollectionSharder):
+    def __init__(self, config: ExchangeConfig, **options: Any) -> None:
+        super().__init__(**options)
+        self.config = config
+
+    def shard(
+        self,
+        module: EmbeddingCollection,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> ShardedEmbeddingCollection:
+        return ThinEmbeddingCollection(
+            self.config,
+            module=module,
+            table_name_to_parameter_sharding=params,
+            env=env,
+            fused_params=self.fused_params,
+            device=device,
+            qcomm_codecs_registry=self.qcomm_codecs_registry,
+            module_fqn=module_fqn,
+        )
+
+
+class ThinEmbeddingBagCollection(ShardedEmbeddingBagCollection):
+    """TorchRec's sharded module, but for what happens between ranks."""
+
+    def __init__(self, config: ExchangeConfig, **kwargs: Any) -> None:
+        self._config = config
+        super().__init__(**kwargs)
+
+    def create_grouped_sharding_infos(self, *args: Any, **kwargs: Any) -> Any:
+        found: dict[str, list[Any]] = defaultdict(list)
+        for kind, infos in super().create_grouped_sharding_infos(*args, **kwargs).items():
+            for info in infos:
+                found[self._key(kind, info)].append(info)
+        return found
+
+    def _key(self, kind: str, info: Any) -> str:
+        table = info.embedding_config
+        policy = self._config.of(table.name)
+        if kind not in THIN or policy.path == "torchrec":
+            return kind
+        path: str = policy.path
+        if path == "auto":
+            lossy = _is_lossy(policy.forward) or _is_lossy(policy.backward)
+            path = choose_path(
+                table.num_embeddings, table.embedding_dim, self._config.batch_size, policy.bag_length, lossy
+            )
+        return ROW if path == "row" else POOLED
+
+    def create_embedding_bag_sharding(self, sharding_infos: list[Any], *args: Any, **kwargs: Any) -> Any:
+        key = self._key(sharding_infos[0].param_sharding.sharding_type, sharding_infos[0])
+        if key not in (ROW, POOLED):
+            return super().create_embedding_bag_sharding(sharding_infos, *args, **kwargs)
+        sharding = RowSharding if key == ROW else PooledSharding
+        return sharding(self._config, sharding_infos, *args, **kwargs)
+
+    def input_dist(self, ctx: Any, features: Any) -> Any:
+        request = super().input_dist(ctx, features)
+        keep_steps(request.awaitables, ctx.sharding_contexts)
+        return request
+
+
+class ThinEmbeddingCollection(ShardedEmbeddingCollection):
+    """As `ThinEmbeddingBagCollection`; its tables go by the row exchange, or by TorchRec's own."""
+
+    def __init__(self, config: ExchangeConfig, **kwargs: Any) -> None:
+        self._config = config
+        super().__init__(**kwargs)
+
+    def create_grouped_sharding_infos(self, *args: Any, **kwargs: Any) -> Any:
+        found: dict[str, list[Any]] = {}
+        for kind, infos in super().create_grouped_sharding_infos(*args, **kwargs).items():
+            thin = [info for info in infos if self._is_thin(kind, info)]
+            others = [info for info in infos if not self._is_thin(kind, info)]
+            if thin and others and kind == ShardingType.COLUMN_WISE.value:
+                raise ValueError("column-wise tables of an EmbeddingCollection go all by path=torchrec, or none")
+            # TorchRec asks this key whether shards are column-wise.
+            found.update({kind: others or thin} | ({f"{ROW}:{kind}": thin} if others and thin else {}))
+        return found
+
+    def _is_thin(self, kind: str, info: Any) -> bool:
+        return kind in THIN and self._config.of(info.embedding_config.name).path != "torchrec"
+
+    def create_embedding_sharding(
+        self, sharding_type: str, sharding_infos: list[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        info = sharding_infos[0]
+        if not self._is_thin(info.param_sharding.sharding_type, info):
+            return super().create_embedding_sharding(sharding_type, sharding_infos, *args, **kwargs)
+        return SequenceSharding(self._config, sharding_infos, *args, **kwargs)
+
+    def input_dist(self, ctx: Any, features: Any) -> Any:
+        request = super().input_dist(ctx, features)
+        keep_steps(request.awaitables, ctx.sharding_contexts)
+        return request
+
+
+def exchange_report(model: nn.Module) -> list[dict[str, Any]]:
+    """What the thin exchanges of a model did since `reset`, a dictionary a table and path: lookups and distinct rows,
+    bytes that this rank sent by kind and in float32, milliseconds of encoding and decoding; means a step."""
+    return [row for link in links(model) for row in link.stats.rows()]
+
+
+def links(model: nn.Module) -> list[Any]:
+    """The links of all thin exchanges of a model."""
+    found = []
+    for module in model.modules():
+        if isinstance(module, ThinEmbeddingBagCollection):
+            found += [s.link for s in module._embedding_shardings if hasattr(s, "link")]
+        elif isinstance(module, ThinEmbeddingCollection):
+            found += [s.link for s in module._sharding_type_to_sharding.values() if hasattr(s, "link")]
+    return found
+
+
+def _is_lossy(direction: Direction) -> bool:
+    return direction.bound != 0.0
