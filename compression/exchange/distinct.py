@@ -26,7 +26,7 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @kernel
-def bitmap_words(offsets: np.ndarray, batch: Number, shards: np.ndarray, rows: np.ndarray) -> tuple[Number, Number]:
+def work_sizes(offsets: np.ndarray, batch: Number, shards: np.ndarray, rows: np.ndarray) -> tuple[Number, Number]:
     """Words of the largest bitmap that `distinct` makes of this batch, and the most lookups that it sorts."""
     words, sorted_lookups = np.int64(0), np.int64(0)
     for shard in range(rows.size):
@@ -252,7 +252,7 @@ class Distinct:
             raise ValueError(f"{offsets.shape} offsets of {features} features and {batch} bags")
         if offsets[0] != 0 or values.shape != (offsets[-1],):
             raise ValueError(f"offsets from {offsets[0]} to {offsets[-1]} of values {values.shape}")
-        self._grow(*bitmap_words(offsets, batch, self._shards, self._rows))
+        self._grow(*work_sizes(offsets, batch, self._shards, self._rows))
         ids, inverse = np.empty(values.size, np.int64), np.empty(values.size, np.int32)
         counts = np.empty(self._rows.size, np.int64)
         bad = distinct(values, offsets, batch, self._shards, self._rows, *self._work, ids, inverse, counts)
