@@ -29,10 +29,13 @@ HYSTERESIS = 0.95
 """Another chain is taken when it takes less than this share of the time of the one in use."""
 MOST_BYTES = 1 << 21
 """Of a table that a trial takes, in whole rows."""
+SMALL_BYTES = 1 << 16
+"""A trial takes as long as some messages of a table smaller than this, so such tables of one shape share one."""
 
 
 Key = tuple[int, int, int, int, bool]
-"""A table: its place in the messages, its columns, about how many rows, about which bound, and whether stochastic."""
+"""A table: its place in the messages, its columns, about how many rows, about which bound, and whether stochastic. Of
+small tables place and bound are 0."""
 
 
 class Trial(NamedTuple):
@@ -68,7 +71,10 @@ class Selector:
 
     def choose(self, place: int, source: Source, bound: float, stochastic: bool = False) -> int:
         """The chain for the table at this place of the message, whose bound is positive."""
-        table = place, source.columns, source.rows.bit_length(), math.frexp(bound)[1], stochastic
+        if source.rows * source.row_bytes < SMALL_BYTES:
+            table = 0, source.columns, source.rows.bit_length(), 0, stochastic
+        else:
+            table = place, source.columns, source.rows.bit_length(), math.frexp(bound)[1], stochastic
         self._since += 1
         self._seen[table] = self._seen.get(table, 0) + 1
         due = self._seen[table] > EVERY and self._since > EVERY // 16

@@ -61,6 +61,13 @@ class CountingGroup(dist.ProcessGroup):
             return all_to_all_duplex(output, input, output_splits, input_splits, self._inner)
         return self._inner.all_to_all_single(output, input, output_splits, input_splits, opts)
 
+    def send(self, tensors: list[torch.Tensor], target: int, tag: int) -> dist.Work:
+        self._add(sum(map(_size, tensors)))
+        return self._inner.send(tensors, target, tag)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> dist.Work:
+        return self._inner.recv(tensors, source, tag)
+
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         self._add(2 * self._share(tensors))
         return self._inner.allreduce(tensors, opts)

@@ -103,10 +103,49 @@ class ShardingOptions(Options):
     """Memory a rank may give to tables; default: what TorchRec assumes for the device."""
 
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+Bound = Annotated[float, Field(ge=0)]
+Path = Literal["auto", "row", "pooled", "torchrec"]
+Chain = Literal["auto", "raw", "lossless", "bitpack", "huffman", "rans", "dedup"]
+
+
+class TableExchange(Options):
+    path: Path | None = None
+    """Default: that of all tables."""
+    row_bound: Bound | None = None
+    """Default: that of all tables. 0 = bit for bit."""
+    gradient_bound: Bound | None = None
+    """Default: that of all tables. 0 = bit for bit."""
+    bounds: Literal["relative", "absolute"] = "relative"
+    """Whether the two bounds are shares of the range of the table's values in a message, or absolute."""
+    chain: Chain | None = None
+    """Default: that of all tables."""
+
+
 class ExchangeOptions(Options):
-    codec: Literal["none", "fp16", "bf16", "fp8", "int8"] = "none"
-    """What pooled embeddings and their gradients are sent as: TorchRec's quantised communication (QComms), none = fp32.
-    On CPU it has fp16 and int8."""
+    codec: Literal["auto", "thin", "none", "fp16", "bf16", "fp8", "int8"] = "auto"
+    """How embeddings and their gradients are exchanged. thin = distinct rows only, compressed under error bounds; none =
+    TorchRec's own exchange in fp32; the others = TorchRec's quantised communication (QComms), of which CPU has fp16 and
+    int8. auto = thin where its cost law says that it pays, which it does not within one host, else none."""
+    link_mbit: Rate | None = None
+    """Rate of a worker's link in Mbit/s, by which `auto` decides, here and in `chain`; default: 10,000 between hosts."""
+    row_bound: Share = 0.02
+    """thin: largest error of a row, as a share of the range of its table's values in a message; 0 = bit for bit."""
+    gradient_bound: Share = 0.02
+    """thin: the same for gradients."""
+    path: Path = "auto"
+    """thin: row = distinct rows travel, and bags are pooled where they are needed; pooled = the owner pools; torchrec =
+    TorchRec's own exchange; auto = row or pooled, whichever takes fewer bytes by the counts of the data set."""
+    chain: Chain = "auto"
+    """thin: how a message is coded; auto = what takes the least time by encode and decode speed, ratio and link."""
+    stochastic: bool = False
+    """thin: round gradients at random to one of the two nearest codes, so that their expected value is the true one."""
+    tables: dict[str, TableExchange] = {}
+    """thin: what differs for single tables, by name."""
+    verify: bool = False
+    """thin: decode each message where it is encoded, and stop unless every value is within its bound. For debugging."""
+    timeout_s: Rate = 300
+    """thin: a worker that waits longer for a message ends the run with an error that names it."""
     schedule: Literal["torchrec", "duplex"] = "torchrec"
     """How an all-to-all is sent: as TorchRec does, or with every receive posted before any send, which lets gloo use
     both directions of a link at once."""

@@ -1,4 +1,4 @@
-"""Which of TorchRec's collectives is being called, read from the profiler ranges that it opens around each."""
+"""Which collective is being called, read from the profiler ranges that TorchRec and the thin exchange open around each."""
 
 from __future__ import annotations
 
@@ -27,9 +27,18 @@ def watch_torchrec() -> None:
     comm_ops.record_function = dist_data.record_function = _Label
 
 
+def watch_thin_exchange() -> None:
+    """The same for the collectives of `compression.exchange`."""
+    from compression.exchange import transport
+
+    transport.record_function = _Label
+
+
 def current_kind() -> str | None:
-    """The kind of the TorchRec collective that is being called, None outside of all."""
+    """The kind of the collective of TorchRec or of the thin exchange that is being called, None outside of all."""
     label = _Label.current.strip("# ")
+    if label.startswith("thinwire:"):
+        return label.removeprefix("thinwire:")
     if label.startswith("all2all_data:kjt "):
         return _PARTS_OF_A_KJT.get(label.removeprefix("all2all_data:kjt "), "other")
     if "_bwd" in label or "_bw " in label:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, cast
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,11 @@ from pipelines.dense import compress_dense
 from pipelines.errors import UserError
 from pipelines.groups import Groups
 from pipelines.options import ExchangeOptions, OptimOptions, ShardingOptions, ShardOptions
+from pipelines.owners import Load, assign
 from pipelines.qcomms import qcomm_codecs
+
+if TYPE_CHECKING:
+    from compression.exchange import ExchangeConfig
 
 # What the planner may choose from. Not data_parallel: its tables would leave the fused optimiser for the dense one,
 # and not column_wise: row-wise Adagrad would keep one accumulator a column shard. Either way the placement would
@@ -42,8 +47,13 @@ _FUSED = {
 }
 
 
-def sharders(optim: OptimOptions, exchange: ExchangeOptions, device: torch.device) -> list[ModuleSharder[nn.Module]]:
+def sharders(
+    optim: OptimOptions, exchange: ExchangeOptions, device: torch.device, thin: ExchangeConfig | None = None
+) -> list[ModuleSharder[nn.Module]]:
     """Sharders whose table kernels apply the optimiser inside the backward pass.
+
+    Args:
+        thin: what the thin exchange reads; None = tables go by TorchRec's own exchange.
 
     TorchRec divides the gradients that come back by the number of ranks, so a table sees the gradient of the loss
     averaged over the global batch, like the MLPs under DDP.
@@ -58,6 +68,10 @@ def sharders(optim: OptimOptions, exchange: ExchangeOptions, device: torch.devic
     fused: dict[str, Any] = {"optimizer": _FUSED[optim.sparse], "learning_rate": optim.sparse_lr}
     if optim.sparse != "sgd":
         fused["eps"] = optim.eps
+    if thin is not None:
+        from compression.exchange import thin_sharders
+
+        return thin_sharders(thin, fused_params=fused)
     sharder = EmbeddingBagCollectionSharder(
         fused_params=fused, qcomm_codecs_registry=qcomm_codecs(exchange.codec, device)
     )
@@ -71,10 +85,14 @@ def make_plan(
     *,
     device: torch.device,
     batch_size: int,
+    loads: Mapping[str, Load] | None = None,
 ) -> ShardingPlan:
     """The stated placement where the user stated one, TorchRec's planner for the other tables.
 
     Must be called on all ranks; all get the same plan.
+
+    Args:
+        loads: what each table asks of its owner, by name. If given, the others are placed by these, whole.
 
     Raises:
         UserError: a stated table or rank does not exist, or the tables do not fit into the ranks' memory.
@@ -88,7 +106,9 @@ def make_plan(
     stated = {module_name(column): _generator(s) for column, s in options.tables.items()}
     rest = [n for n in names if n not in stated]
     tables: dict[str, Any] = {}
-    if rest:
+    if loads is not None:
+        stated |= {t: table_wise(rank=r, compute_kernel="fused") for t, r in _owners(loads, stated, options).items()}
+    elif rest:
         tables.update(_planned(model, path, rest, options, table_sharders, device, batch_size))
     if stated:
         sharder = table_sharders[0]
@@ -171,6 +191,23 @@ def _embedding_collection(model: nn.Module) -> tuple[str, EmbeddingBagCollection
     return found[0]
 
 
+def _owners(loads: Mapping[str, Load], stated: Container[str], options: ShardingOptions) -> dict[str, int]:
+    """The rank of each table whose place is not stated."""
+    budget = int(options.device_memory_gb * 1024**3) if options.device_memory_gb else None
+    found = assign({module_name(t): load for t, load in loads.items()}, dist.get_world_size(), budget)
+    if found is None:
+        raise _does_not_fit("no rank has room for the next one")
+    return {table: rank for table, rank in found.items() if table not in stated}
+
+
+def _does_not_fit(reason: str) -> UserError:
+    return UserError(
+        f"the tables do not fit: {reason}",
+        where="sharding",
+        fix="use more workers, a smaller model.embedding_dim, or raise sharding.device_memory_gb",
+    )
+
+
 def _planned(
     model: nn.Module,
     path: str,
@@ -204,11 +241,7 @@ def _planned(
     # Rank 0 plans for all; an error must reach all as well, or the others would wait for the plan.
     plan = invoke_on_rank_and_broadcast_result(dist.group.WORLD, 0, plan_or_error)
     if isinstance(plan, PlannerError):
-        raise UserError(
-            f"the tables do not fit: {' '.join(str(plan).split())[:300]}",
-            where="sharding",
-            fix="use more workers, a smaller model.embedding_dim, or raise sharding.device_memory_gb",
-        )
+        raise _does_not_fit(" ".join(str(plan).split())[:300])
     planned = cast(EmbeddingModuleShardingPlan, plan.plan[path])
     return {t: planned[t] for t in tables}
 

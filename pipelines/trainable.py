@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.optim.keyed import KeyedOptimizer
@@ -15,7 +16,9 @@ from pipelines.groups import Groups, counting_groups
 from pipelines.job import Job
 from pipelines.model import build_model, init_tables
 from pipelines.optim import build_optimizer
+from pipelines.ranges import watch_thin_exchange
 from pipelines.sharding import describe_plan, make_plan, shard_model, sharders
+from pipelines.thin import count_hosts, exchange_config, resolve, table_loads
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,17 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
         UserError: what the user gave does not fit together.
     """
     model = build_model(job.model, dataset, seed=job.train.seed, device=device)
-    table_sharders = sharders(job.optim, job.exchange, device)
-    plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=job.train.batch_size)
+    hosts, batch = count_hosts(), job.train.batch_size
+    exchange = resolve(job, dataset, dist.get_world_size(), hosts)
+    of_tables = table_loads(job, dataset) if exchange.codec == "thin" else None
+    config = exchange_config(exchange, of_tables, batch, hosts) if of_tables else None
+    table_sharders = sharders(job.optim, exchange, device, config)
+    plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)
-    groups = groups or counting_groups(job.exchange)
-    sharded = shard_model(model, plan, table_sharders, device, groups, job.exchange)
+    if config:
+        watch_thin_exchange()
+    groups = groups or counting_groups(exchange)
+    sharded = shard_model(model, plan, table_sharders, device, groups, exchange)
     init_tables(sharded, job.train.seed)
     optimizer = build_optimizer(sharded, job.optim)
     pipeline = TrainPipelineSparseDist(sharded, optimizer, device, execute_all_batches=True)
