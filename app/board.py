@@ -27,6 +27,7 @@ class Board:
         self._step, self._total = 0, 0
         self._metrics: Metrics = {}
         self._final: Metrics = {}
+        self._tables: list[dict[str, Any]] = []
         self._fatal: Exception | None = None
         self._joined: list[tuple[int, str]] = []
         self._timeout: str | None = None
@@ -53,6 +54,13 @@ class Board:
     def finish(self, metrics: Metrics) -> None:
         """The metrics that the run ended with."""
         self._final = metrics
+
+    def keep_tables(self, rows: list[dict[str, Any]]) -> None:
+        """What the thin exchange did, a dictionary a table."""
+        self._tables = rows
+
+    def tables(self) -> list[dict[str, Any]]:
+        return self._tables
 
     def outcome(self) -> tuple[Metrics, Exception | None]:
         return self._final, self._fatal

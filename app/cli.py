@@ -201,9 +201,10 @@ def export(run: str, out: Path, json_file: Path | None) -> None:
 @config_options
 @click.option("--data", type=str, metavar="FOLDER", help="Prepared data set; short for --set data.path=FOLDER.")
 @click.option("--name", help="Folder of the comparison inside run.storage; short for --set run.name=NAME.")
-@click.option("--baseline", multiple=True, metavar="SECTION.KEY=VALUE", help="What only the baseline changes; "
-              "repeatable.  [default: nothing, which is TorchRec's fp32 exchange]")  # fmt: skip
-@click.option("--candidate", multiple=True, metavar="SECTION.KEY=VALUE", default=["exchange.codec=int8"],
+@click.option("--baseline", multiple=True, metavar="SECTION.KEY=VALUE", default=["exchange.codec=none"],
+              show_default="exchange.codec=none, TorchRec in fp32", help="What only the baseline changes; "
+              "repeatable.")  # fmt: skip
+@click.option("--candidate", multiple=True, metavar="SECTION.KEY=VALUE", default=["exchange.codec=thin"],
               show_default=True, help="What only the candidate changes; repeatable.")  # fmt: skip
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Pairs, from train.seed on.")
 @json_option

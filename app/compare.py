@@ -25,7 +25,7 @@ from app.data import open_dataset
 from app.progress import data_progress
 from app.ready import check_job, check_run_folder, ready_cluster
 from app.storage import local_storage, resolve_storage
-from app.tracked_run import closed_at_the_end, flat_params, open_tracked_run
+from app.tracked_run import closed_at_the_end, flat_params, log_exchange_tables, open_tracked_run
 from app.tracking import RunHandle
 from app.workers import WorkerGroup, run_workers
 from pipelines.dataset import Dataset
@@ -83,7 +83,7 @@ def configure(
 
 def describe(exchange: ExchangeOptions) -> str:
     """An arm that changes nothing."""
-    if exchange == ExchangeOptions():
+    if exchange == ExchangeOptions(codec="none"):
         return "TorchRec fp32"
     return " ".join(f"exchange.{key}={value}" for key, value in exchange.model_dump(exclude_defaults=True).items())
 
@@ -134,6 +134,7 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
                 pairs = kept(board).get("pairs", [])
                 _finish_children(children, pairs, stopped=isinstance(sys.exception(), KeyboardInterrupt))
                 if pairs:
+                    _log_tables(children, pairs)
                     found = _leave(comparison, parent, dataset, pairs, command, time.monotonic() - start)
                     tags |= {"result": headline(found), "pairs": str(len(pairs)), **comparison.changes}
                     if len(pairs) < len(comparison.seeds):
@@ -183,6 +184,12 @@ def _finish_children(children: dict[str, RunHandle], pairs: Sequence[dict[str, A
         last = done.get(name)
         tags = {"final_auc": f"{last['eval/auc']:.6f}"} if last and "eval/auc" in last else {}
         tracking.finish(child, "FINISHED" if last is not None else "KILLED" if stopped else "FAILED", tags)
+
+
+def _log_tables(children: dict[str, RunHandle], pairs: Sequence[dict[str, Any]]) -> None:
+    for pair in pairs:
+        for arm in ARMS:
+            log_exchange_tables(children[run_name(pair["seed"], arm)], pair[arm]["tables"])
 
 
 def _leave(

@@ -87,7 +87,10 @@ class _Pair:
         finally:
             for one in hooks.values():
                 one.close()
-        return {"seed": self._seed, **{arm: {"windows": windows[arm], "last": last[arm]} for arm in ARMS}}
+        return {
+            "seed": self._seed,
+            **{arm: {"windows": windows[arm], "last": last[arm], "tables": hooks[arm].of_tables} for arm in ARMS},
+        }
 
     def _run_state(self, arm: str, hooks: _ArmHooks) -> RunState:
         job = self._settings.jobs[arm]
@@ -111,6 +114,7 @@ class _ArmHooks:
 
     def __init__(self, pair: _Pair, arm: str) -> None:
         self._pair, self._arm = pair, arm
+        self.of_tables: list[dict[str, Any]] = []
         settings = pair._settings
         run = settings.runs[run_name(pair._seed, arm)]
         self._writer = open_writer(run, system_metrics=False) if pair._first else None
@@ -127,6 +131,9 @@ class _ArmHooks:
 
     def save(self, step: int, metrics: Metrics, write: Callable[[Path], None]) -> None:
         """A pair that was stopped begins anew."""
+
+    def tables(self, rows: list[dict[str, Any]]) -> None:
+        self.of_tables = rows
 
     @contextmanager
     def restore(self) -> Iterator[Path | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from app import tracking
@@ -13,6 +15,8 @@ from app.storage import local_storage
 from app.tracking import RunHandle
 from pipelines.dataset import Dataset
 from pipelines.job import DivergedError, Metrics
+
+EXCHANGE_TABLES = "exchange_tables.csv"
 
 
 def open_tracked_run(config: RunConfig, name: str, dataset: Dataset, resume: bool) -> RunHandle:
@@ -70,6 +74,17 @@ def closed_at_the_end(run: RunHandle, children: Sequence[RunHandle] = ()) -> Ite
         tracking.finish(run, status, tags)
         if guard:
             guard.done()
+
+
+def log_exchange_tables(run: RunHandle, rows: list[dict[str, Any]]) -> None:
+    """What the thin exchange did by table, as `exchange_tables.csv` beside the run and in MLflow."""
+    if rows:
+        file = Path(run.folder) / EXCHANGE_TABLES
+        with file.open("w", newline="") as out:
+            writer = csv.DictWriter(out, rows[0])
+            writer.writeheader()
+            writer.writerows(sorted(rows, key=lambda row: -row["output_dist_bytes"] - row["gradients_bytes"]))
+        tracking.log_summary(run, {}, [file])
 
 
 def final_tags(metrics: Metrics, dataset: Dataset) -> dict[str, str]:

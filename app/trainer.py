@@ -18,10 +18,11 @@ from app.board import start_board
 from app.checkpoints import find_checkpoint, read_remote_state
 from app.config import RunConfig
 from app.data import open_dataset
+from app.exchange_choice import decide_exchange
 from app.progress import data_progress
 from app.ready import check_job, check_run_folder, ready_cluster
 from app.storage import CONFIG, resolve_storage, write_text
-from app.tracked_run import closed_at_the_end, final_tags, open_tracked_run
+from app.tracked_run import closed_at_the_end, final_tags, log_exchange_tables, open_tracked_run
 from app.tracking_model import log_exported_model
 from app.worker import WorkerSettings, work
 from app.workers import WorkerGroup, run_workers
@@ -75,6 +76,8 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
         _check_resume(job, dataset, folder)
     try:
         device = ready_cluster(config, dataset, storage, console)
+        decide_exchange(config, dataset, device, console)
+        job = config.job(str(dataset.path))
         run = open_tracked_run(config, name, dataset, resume)
         write_text(f"{folder}/{CONFIG}", config.to_yaml())
         with closed_at_the_end(run) as tags:
@@ -99,6 +102,7 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
             )
             checkpoint, metrics = run_workers(workers, work, settings, board, console)
             tags.update(final_tags(metrics, dataset))
+            log_exchange_tables(run, ray.get(board.tables.remote()))
             export = _export(config, checkpoint, run, dataset) if config.run.export else None
     except KeyboardInterrupt:
         if find_checkpoint(folder):

@@ -98,6 +98,10 @@ class RayHooks:
             ),
         )
 
+    def tables(self, rows: list[dict[str, Any]]) -> None:
+        if self._first and rows:
+            self._settings.board.keep_tables.remote(rows)
+
     @contextmanager
     def restore(self) -> Iterator[Path | None]:
         checkpoint = ray.train.get_checkpoint()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -45,6 +46,10 @@ class FolderHooks:
         dist.barrier()
         if self._first:
             (self.out / "newest").write_text(f"checkpoint_{step:09d}")
+
+    def tables(self, rows: list[dict[str, Any]]) -> None:
+        if self._first and rows:
+            (self.out / "exchange_tables.json").write_text(json.dumps(rows, indent=1) + "\n")
 
     @contextmanager
     def restore(self) -> Iterator[Path | None]:

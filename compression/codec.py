@@ -154,6 +154,10 @@ class Codec:
         for target in targets:
             target.finish()
 
+    def set_link(self, link: float) -> None:
+        """The rate of the link in bytes per second has changed: "auto" decides anew."""
+        self.selector = Selector(link)
+
     def close(self) -> None:
         """End the threads; the codec then works on the caller's alone."""
         if self._pool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipelines.options import DataOptions, ExchangeOptions, ModelOptions, OptimOptions, ShardingOptions, TrainOptions
 
@@ -37,6 +37,9 @@ class Hooks(Protocol):
 
     def save(self, step: int, metrics: Metrics, write: Callable[[Path], None]) -> None:
         """Have `write` fill a folder on every rank, and keep the merged folders as one checkpoint or none."""
+
+    def tables(self, rows: list[dict[str, Any]]) -> None:
+        """Keep what the thin exchange did, a dictionary a table; empty without it."""
 
     def restore(self) -> AbstractContextManager[Path | None]:
         """The checkpoint to go on from, None at the beginning of a run."""

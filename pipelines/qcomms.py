@@ -14,12 +14,13 @@ _FP8_ROW = 128
 
 
 def qcomm_codecs(codec: str, device: torch.device) -> dict[str, QuantizedCommCodecs] | None:
-    """A sharder's `qcomm_codecs_registry` that sends embeddings and gradients as `codec`; None for "none".
+    """A sharder's `qcomm_codecs_registry` that sends embeddings and gradients as `codec`; None if it is not one of
+    `CODECS`.
 
     Raises:
         UserError: TorchRec cannot do it on this device.
     """
-    if codec == "none":
+    if codec not in CODECS:
         return None
     if codec == "bf16" and device.type == "cpu":
         # TorchRec itself would send fp16 instead, with a warning.

@@ -1,4 +1,4 @@
-"""Which collective is being called, read from the profiler ranges that TorchRec and the thin exchange open around each."""
+"""Which collective is called, read from the profiler ranges that TorchRec and the thin exchange open around each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def watch_thin_exchange() -> None:
     """The same for the collectives of `compression.exchange`."""
     from compression.exchange import transport
 
-    transport.record_function = _Label
+    transport.record_function = _Label  # type: ignore[misc]
 
 
 def current_kind() -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.job import Hooks, Job
 from pipelines.loader import Loader
+from pipelines.metrics.thin import merge_tables
 from pipelines.model import table_configs
 from pipelines.options import TrainOptions
 from pipelines.trainable import build_trainable
@@ -54,6 +56,7 @@ class RunState:
         built = build_trainable(job, self.dataset, device)
         self.model, self.optimizer, self.pipeline = built.model, built.optimizer, built.pipeline
         self.groups, self._plan_text = built.groups, built.plan
+        self.exchange_stats = built.exchange_stats
         self.position = self._restore()
         self.total_steps = self._total_steps()
         self._announce()
@@ -71,6 +74,14 @@ class RunState:
     def save(self, folder: Path) -> None:
         """Write this rank's part of a checkpoint."""
         checkpoint.save(folder, self.model, self.optimizer, self.position, self.job, self.dataset)
+
+    def exchange_tables(self) -> list[dict[str, Any]]:
+        """What the thin exchange did in this process, by table, all ranks together; empty without it."""
+        if not self.exchange_stats:
+            return []
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, [row for stats in self.exchange_stats for row in stats.rows()])
+        return merge_tables(of_ranks)
 
     def _loader(self, split: str) -> Loader:
         return Loader(

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.types import ShardingPlan
 
 from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
@@ -18,6 +20,7 @@ from pipelines.owners import Load, loads
 
 if TYPE_CHECKING:
     from compression.exchange import Direction, ExchangeConfig
+    from compression.exchange.stats import TableStats
 
 # `compression.exchange` is imported where it is used: it loads compiled code, which other runs need not wait for.
 
@@ -107,6 +110,25 @@ def exchange_config(
         stochastic=options.stochastic,
         verify=options.verify,
     )
+
+
+def describe(options: ExchangeOptions, of_tables: Mapping[str, Load], plan: ShardingPlan) -> str:
+    """A line for people: the bounds, and how evenly the ranks are asked for rows."""
+    work = [0.0] * dist.get_world_size()
+    for table, parameter in next(iter(plan.plan.values())).items():
+        load = next(load for name, load in of_tables.items() if module_name(name) == table)
+        for rank in parameter.ranks:
+            work[rank] += load.work / len(parameter.ranks)
+    shares = ", ".join(f"{one / sum(work):.0%}" for one in work)
+    bounds = f"{options.row_bound:.2%} of a table's range for rows, {options.gradient_bound:.2%} for gradients"
+    return f"thin exchange: errors up to {bounds}; ranks are expected to serve {shares} of it"
+
+
+def table_stats(model: nn.Module) -> list[TableStats]:
+    """Counters of the thin exchanges of a model."""
+    from compression.exchange.sharders import links
+
+    return [link.stats for link in links(model)]
 
 
 def _direction(table: TableExchange, own: float | None, common: float, chain: str) -> Direction:

@@ -17,6 +17,7 @@ from torchrec.datasets.utils import Batch
 from pipelines.evaluate import evaluate
 from pipelines.job import DivergedError, Hooks, Job, Metrics
 from pipelines.metrics import wire_metrics
+from pipelines.metrics.thin import SUMS, ThinMeter
 from pipelines.optim import set_learning_rates
 from pipelines.run_state import RunState
 
@@ -52,6 +53,7 @@ def train_in_windows(run: RunState) -> Generator[Metrics, None, Metrics]:
         run.position = run.position.next_epoch()
     memory = {"memory/peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     run.hooks.log(run.position.step, run.total_steps, memory)
+    run.hooks.tables(run.exchange_tables())
     return (metrics or evaluate(run)) | memory | {"step": run.position.step}
 
 
@@ -82,12 +84,14 @@ class _Meter:
 
     def __init__(self, run: RunState, feed: _Timed) -> None:
         self._run, self._feed = run, feed
+        self._thin = ThinMeter(run.exchange_stats)
         run.groups.wire.take()  # what an evaluation sent
         self.start()
 
     def start(self) -> None:
         self._loss = torch.zeros((), dtype=torch.float64, device=self._run.device)
         self.steps, self._feed.seconds = 0, 0.0
+        self._thin.take()
         self._start = time.perf_counter()
 
     def add(self, loss: torch.Tensor) -> None:
@@ -97,17 +101,18 @@ class _Meter:
     def read(self, rate: float) -> Metrics:
         """Metrics since `start`, logged; loss and wire bytes are means over all ranks, so all ranks see the same."""
         run, wire = self._run, self._run.groups.wire.take()
-        sums = torch.cat([self._loss.reshape(1), wire.to(run.device)])
+        sums = torch.cat([self._loss.cpu().reshape(1), wire, self._thin.take()]).to(run.device)
         dist.all_reduce(sums, group=run.groups.exchange)
-        means = (sums / self.steps / dist.get_world_size()).cpu()
+        loss, of_wire, of_thin = (sums / self.steps / dist.get_world_size()).cpu().split([1, len(wire), len(SUMS)])
         seconds = time.perf_counter() - self._start
         metrics = {
-            "train/loss": float(means[0]),
+            "train/loss": float(loss),
             "train/samples_per_s": self.steps * run.loader.global_batch / seconds,
             "train/lr": rate,
             "time/step_ms": 1000 * seconds / self.steps,
             "time/data_wait_ms": 1000 * self._feed.seconds / self.steps,
-            **wire_metrics(means[1:]),
+            **wire_metrics(of_wire),
+            **self._thin.metrics(of_thin),
         }
         run.hooks.log(run.position.step, run.total_steps, metrics)
         if not math.isfinite(metrics["train/loss"]):

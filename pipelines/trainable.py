@@ -18,7 +18,7 @@ from pipelines.model import build_model, init_tables
 from pipelines.optim import build_optimizer
 from pipelines.ranges import watch_thin_exchange
 from pipelines.sharding import describe_plan, make_plan, shard_model, sharders
-from pipelines.thin import count_hosts, exchange_config, resolve, table_loads
+from pipelines.thin import count_hosts, describe, exchange_config, resolve, table_loads, table_stats
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Trainable:
     groups: Groups
     plan: str
     """The placement of the tables, for people."""
+    exchange_stats: list[Any]
+    """`compression.exchange.stats.TableStats` of the thin exchange, if it is used."""
 
 
 def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Groups | None = None) -> Trainable:
@@ -50,11 +52,13 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     table_sharders = sharders(job.optim, exchange, device, config)
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)
-    if config:
+    if of_tables:
         watch_thin_exchange()
+        text += f"\n{describe(exchange, of_tables, plan)}"
     groups = groups or counting_groups(exchange)
     sharded = shard_model(model, plan, table_sharders, device, groups, exchange)
     init_tables(sharded, job.train.seed)
     optimizer = build_optimizer(sharded, job.optim)
     pipeline = TrainPipelineSparseDist(sharded, optimizer, device, execute_all_batches=True)
-    return Trainable(sharded, optimizer, pipeline, groups, text)
+    stats = table_stats(sharded) if of_tables else []
+    return Trainable(sharded, optimizer, pipeline, groups, text, stats)

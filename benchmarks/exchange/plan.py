@@ -11,13 +11,15 @@ from pipelines.errors import UserError
 BASELINE = "TorchRec fp32"
 DUPLEX = "TorchRec fp32, duplex"
 LIMIT = "comm-free limit"
+THIN = "thin"
 EXCHANGES: dict[str, list[str]] = {
-    BASELINE: [],
-    DUPLEX: ["exchange.schedule=duplex"],
+    BASELINE: ["exchange.codec=none"],
+    DUPLEX: ["exchange.codec=none", "exchange.schedule=duplex"],
     "QComms fp16": ["exchange.codec=fp16"],
     "QComms bf16": ["exchange.codec=bf16"],
     "QComms fp8": ["exchange.codec=fp8"],
     "QComms int8": ["exchange.codec=int8"],
+    THIN: ["exchange.codec=thin", "exchange.dense=powersgd", "exchange.dense_rank=1", "exchange.dense_start=2"],
 }
 """Contenders by name, each with what its configuration changes. A device may refuse some."""
 SHARE_LOW, SHARE_HIGH = 0.60, 0.65

@@ -33,6 +33,7 @@ from benchmarks.exchange.plan import (
     rate_text,
     windows,
 )
+from compression.exchange import set_link
 from pipelines import synthetic
 from pipelines.dataset import MANIFEST, Dataset
 from pipelines.errors import UserError
@@ -67,7 +68,7 @@ def measure(plan: Plan, device: torch.device, advance: Advance, keep: Keep) -> N
     for cell in plan.grid:
         contenders = build(cell, device, refused)
         for rate in plan.rates:
-            set_rate(plan, rate)
+            set_rate(plan, rate, contenders)
             if rate not in found["goodput"]:
                 found["goodput"][rate] = goodput.measure(bits_per_second(rate), 0.2, device)
             found["rows"] += [{"paper_point": False} | row for row in turns.take(contenders, rate, cell)]
@@ -94,8 +95,10 @@ def refusals(device: torch.device) -> dict[str, str]:
     return found
 
 
-def set_rate(plan: Plan, rate: str) -> None:
-    """Rank 0 sets it, on whatever host it runs."""
+def set_rate(plan: Plan, rate: str, contenders: list[Contender]) -> None:
+    """Rank 0 sets that of all links, on whatever host it runs; the thin exchange is told, as its user would tell it."""
+    for contender in contenders:
+        set_link(contender.trainable.model, bits_per_second(rate) / 8)
     failed = [""]
     if plan.link_command and dist.get_rank() == 0:
         done = subprocess.run(
@@ -232,7 +235,7 @@ def find_paper_point(plan: Plan, contenders: list[Contender]) -> str:
     middle = (SHARE_LOW + SHARE_HIGH) / 2
     rate = 0.4e9
     for _ in range(PAPER_TRIES):
-        set_rate(plan, rate_text(rate))
+        set_rate(plan, rate_text(rate), contenders)
         pairs = [(base.phases(PAPER_STEPS), free.phases(PAPER_STEPS)) for _ in range(PAPER_ROUNDS)]
         waits = statistics.median(all_to_all_ms(a) - all_to_all_ms(b) for a, b in pairs)
         step = statistics.median(sum(a.values()) for a, _ in pairs)

@@ -6,7 +6,7 @@ docs/exchange.md is the guide. It needs torch and TorchRec besides what `compres
 from compression.exchange.choose import choose_path, path_bytes
 from compression.exchange.config import Direction, ExchangeConfig, TablePolicy
 from compression.exchange.errors import BoundError, ExchangeError
-from compression.exchange.sharders import exchange_report, thin_sharders
+from compression.exchange.sharders import exchange_report, set_link, thin_sharders
 
 __all__ = [
     "BoundError",
@@ -17,5 +17,6 @@ __all__ = [
     "choose_path",
     "exchange_report",
     "path_bytes",
+    "set_link",
     "thin_sharders",
 ]

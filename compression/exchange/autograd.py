@@ -50,7 +50,7 @@ class _Send(torch.autograd.Function):
 
 class _Receive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sent: torch.Tensor, step: Step) -> torch.Tensor:
+    def forward(ctx: Any, sent: torch.Tensor, step: Step) -> torch.Tensor:  # noqa: ARG004
         ctx.step = step
         return step.receive_rows()
 

@@ -77,7 +77,7 @@ class ExchangeConfig:
     stochastic: bool = False
     """Round gradients at random to one of the two nearest codes, so that their expected value is the true one."""
     verify: bool = False
-    """Decode each message where it was encoded and raise unless every value is within its bound. Slow: for debugging."""
+    """Decode each message where it was encoded and raise unless every value is within its bound. For debugging."""
 
     def of(self, table: str) -> TablePolicy:
         return self.tables.get(table, self.default)

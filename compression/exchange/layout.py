@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Layout:
     def spans(self) -> list[tuple[int, int]]:
         """First and last + 1 of each rank's shards."""
         ends = np.searchsorted([s.rank for s in self.shards], range(self.ranks + 1)).tolist()
-        return list(zip(ends, ends[1:], strict=False))
+        return list(pairwise(ends))
 
     @property
     def own(self) -> tuple[int, int]:
@@ -96,7 +97,8 @@ def read_layout(sharding: Any) -> Layout:
     for name, dim in zip(sharding.uncombined_embedding_names(), sharding.uncombined_embedding_dims(), strict=True):
         widths[name] += dim
     starts = dict(zip(names, np.cumsum([0, *widths.values()]).tolist(), strict=False))
-    shards, features = [], []
+    shards: list[Shard] = []
+    features: list[str] = []
     for rank, configs in enumerate(sharding._grouped_embedding_configs_per_rank):
         for table in (t for config in configs for t in config.embedding_tables):
             place = len(features)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,7 +49,7 @@ class Link:
             number=next(_numbers),
             timeout_s=self.config.timeout_s,
             schedule=self.config.schedule,
-            describe=lambda src, dst, chunk: self._describe(kind, src, dst),
+            describe=lambda source, target, _: self._describe(kind, source, target),
         )
 
     def _tables(self, kind: str, coding: Coding) -> TableChannel:
@@ -65,9 +64,9 @@ class Link:
             verify=self.config.verify,
         )
 
-    def _describe(self, kind: str, src: int, dst: int) -> str:
+    def _describe(self, kind: str, source: int, target: int) -> str:
         """Tables that a message holds: rows come from their owner, ids and gradients go to it."""
-        first, last = self.layout.spans[src if kind == "output_dist" else dst]
+        first, last = self.layout.spans[source if kind == "output_dist" else target]
         names = list(dict.fromkeys(self.stats.tables[first:last]))
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
@@ -93,5 +92,6 @@ class Link:
             raise ExchangeError(f"ranks {wrong} have other tables, or place them otherwise, than rank 0: use one plan")
         self._agreed = True
 
-    def summary(self) -> list[dict[str, Any]]:
-        return self.stats.rows()
+    def set_rate(self, bytes_per_second: float) -> None:
+        """Of the network link; what the codec `auto` decides by."""
+        self._codec.set_link(bytes_per_second)

@@ -78,7 +78,7 @@ class RowStep(Step):
         return sums
 
     @property
-    def _bags(self) -> tuple[Any, ...]:
+    def _bags(self) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any]:
         of, bases = self.layout, self.bases[:-1]
         return bases, of.dims, of.first_features, of.columns, of.means, self.offsets, self.batch, self.inverse
 
@@ -116,5 +116,5 @@ class SequenceStep(RowStep):
         return int(self.layout.dims.max(initial=0))
 
     @property
-    def _positions(self) -> tuple[Any, ...]:
+    def _positions(self) -> tuple[Any, Any, Any, Any, Any, Any]:
         return self.bases[:-1], self._dim, self.layout.first_features, self.offsets, self.batch, self.inverse

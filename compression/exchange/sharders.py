@@ -167,6 +167,12 @@ def exchange_report(model: nn.Module) -> list[dict[str, Any]]:
     return [row for link in links(model) for row in link.stats.rows()]
 
 
+def set_link(model: nn.Module, bytes_per_second: float) -> None:
+    """Tell the thin exchanges of a model the rate of the link, by which the codec `auto` decides from now on."""
+    for link in links(model):
+        link.set_rate(bytes_per_second)
+
+
 def links(model: nn.Module) -> list[Any]:
     """The links of all thin exchanges of a model."""
     found = []

@@ -80,7 +80,7 @@ class Step:
 
     def begin(self) -> None:
         """Ids start to travel."""
-        lists, (first, last) = self.lists(), self.layout.own
+        lists = self.lists()
         payloads: list[NDArray[np.uint8] | None] = [None] * self.layout.ranks
         for peer in self.link.peers():
             if self.layout.spans[peer][0] < self.layout.spans[peer][1]:
@@ -141,9 +141,8 @@ class Step:
         """Of the lookup's output, divided by the number of ranks, as TorchRec does: tables see the gradient of the loss
         averaged over the global batch."""
         table = np.zeros(self._lookup_shape, np.float32)
-        rank, ranks = self.layout.rank, self.layout.ranks
         own = self._sums[slice(*self.bases[list(self.layout.own)])]
-        self._unpack(own, rank, table)
+        self._unpack(own, self.layout.rank, table)
         for peer in self.link.peers():
             sizes = self.asked[peer] * self._own_dims
             flat = np.empty(int(sizes.sum()), np.float32)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from compression import wire
 from compression.codec import Bound, Codec, Relative
 from compression.errors import CorruptPayloadError
-from compression.exchange.errors import BoundError
 from compression.exchange.blocks import count_nonfinite
+from compression.exchange.errors import BoundError
 from compression.exchange.stats import TableStats
 from compression.exchange.transport import Channel, Messages
 
