@@ -20,8 +20,8 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def compiled() -> None:
-    """Compile the codec in one test process while others wait: two at once would do the same work twice."""
-    from compression import warm_up
+    """Compile the exchange and its codec in one test process while others wait: two would do the same work twice."""
+    from compression.exchange import warm_up
 
     with FileLock(Path(tempfile.gettempdir()) / "thinwire-tests-compile.lock"):
         warm_up()

@@ -7,6 +7,7 @@ from compression.exchange.choose import choose_path, path_bytes
 from compression.exchange.config import Direction, ExchangeConfig, TablePolicy
 from compression.exchange.errors import BoundError, ExchangeError
 from compression.exchange.sharders import exchange_report, set_link, thin_sharders
+from compression.exchange.warm_up import warm_up
 
 __all__ = [
     "BoundError",
@@ -19,4 +20,5 @@ __all__ = [
     "path_bytes",
     "set_link",
     "thin_sharders",
+    "warm_up",
 ]
