@@ -31,6 +31,18 @@ class TableStats:
         self.nonfinite = 0
         """NaN and Inf in rows and gradients that were sent."""
 
+    def add_ids(self, first: int, raw: list[int], sent: int) -> None:
+        """Count a payload of ids of consecutive tables.
+
+        Args:
+            first: of the tables.
+            raw: bytes of the ids of each; the payload is shared out by them.
+            sent: bytes of the payload.
+        """
+        sizes, tables = np.array(raw, np.float64), slice(first, first + len(raw))
+        self.raw["ids"][tables] += sizes
+        self.bytes["ids"][tables] += sent * (sizes / sizes.sum() if sizes.any() else 1 / sizes.size)
+
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary a table, means a step."""
         steps = max(self.steps, 1)

@@ -83,8 +83,13 @@ class Step:
         lists = self.lists()
         payloads: list[NDArray[np.uint8] | None] = [None] * self.layout.ranks
         for peer in self.link.peers():
-            if self.layout.spans[peer][0] < self.layout.spans[peer][1]:
-                payloads[peer] = encode_id_lists(lists[peer])
+            first, last = self.layout.spans[peer]
+            if first == last:
+                continue
+            payload = payloads[peer] = encode_id_lists(lists[peer])
+            raw = [array.nbytes for array in lists[peer]]
+            each = len(raw) // (last - first)
+            self.link.stats.add_ids(first, [sum(raw[at : at + each]) for at in range(0, len(raw), each)], payload.size)
         self._own_lists = [np.asarray(ids, np.int64) for ids in lists[self.layout.rank]]
         self._announced = self.link.ids.announce(payloads)
 
