@@ -29,7 +29,8 @@ def thin_sharders(config: ExchangeConfig | None = None, **options: Any) -> list[
         options: of TorchRec's sharders, such as `fused_params`, and `qcomm_codecs_registry` for the tables that go by
             TorchRec's own exchange.
 
-    The gradients of tables are divided by the number of ranks, as TorchRec does it.
+    The gradients of tables are divided by the number of ranks, unless `torchrec.distributed.comm_ops` is told otherwise
+    (`set_gradient_division`), as TorchRec does it.
     """
     config = config or ExchangeConfig()
     both = [ThinEmbeddingBagCollectionSharder(config, **options), ThinEmbeddingCollectionSharder(config, **options)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torchrec.distributed.comm_ops import get_gradient_division
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from compression.errors import CorruptPayloadError
@@ -143,8 +144,8 @@ class Step:
         self._messages.flush()
 
     def receive_gradients(self) -> torch.Tensor:
-        """Of the lookup's output, divided by the number of ranks, as TorchRec does: tables see the gradient of the loss
-        averaged over the global batch."""
+        """Of the lookup's output, divided by the number of ranks, so that tables see the gradient of the loss averaged
+        over the global batch; as TorchRec does it, also where a user has turned that off."""
         table = np.zeros(self._lookup_shape, np.float32)
         own = self._sums[slice(*self.bases[list(self.layout.own)])]
         self._unpack(own, self.layout.rank, table)
@@ -183,8 +184,8 @@ class Step:
 
     def _unpack(self, flat: Flat, peer: int, table: Matrix) -> None:
         if flat.size:
-            ranks = self.layout.ranks
-            unpack(flat, self.first[peer], self.asked[peer], self.columns, self._own_dims, ranks, table)
+            divisor = self.layout.ranks if get_gradient_division() else 1
+            unpack(flat, self.first[peer], self.asked[peer], self.columns, self._own_dims, divisor, table)
 
     def _views(self, blocks: Flat, peer: int) -> list[Matrix]:
         first, last = self.layout.spans[peer]
