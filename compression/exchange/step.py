@@ -138,7 +138,7 @@ class Step:
     def send_gradients(self, grad: torch.Tensor) -> None:
         """Of the output, which then go to the owners of the blocks."""
         self._messages = self.link.gradients.post(self._served, self._wanted)
-        self._sums = self.gradients(to_array(grad.contiguous()))
+        self._sums = self.gradients(to_array(grad))
         for peer in self.link.peers():
             self._messages.send(peer, self._views(self._sums, peer))
         self._messages.flush()
@@ -204,5 +204,5 @@ def matrices(flat: Flat, rows: Ints, dims: Ints) -> list[Matrix]:
 
 
 def to_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """A NumPy view of a CPU tensor, or of a copy of another."""
-    return tensor.detach().cpu().numpy()
+    """A contiguous NumPy view of a CPU tensor, or of a copy where it is another."""
+    return tensor.detach().cpu().contiguous().numpy()
