@@ -202,6 +202,12 @@ def _sorted(keys: Any, spare: Any, n: Number, rows: Number) -> Any:
     return keys
 
 
+def no_row(id: int, table: str, rows: int, feature: int, position: int) -> IndexError:
+    """The error of an id that its table has no row for."""
+    where = f"feature {feature}, position {position} in the values"
+    return IndexError(f"id {id} of table {table} ({where}) is not in 0 to {rows - 1}")
+
+
 class Distinct:
     """Finds the distinct ids of batches; keeps its working memory, so one thread at a time may call it.
 
@@ -259,10 +265,7 @@ class Distinct:
         if bad >= 0:
             feature = int(np.searchsorted(offsets, bad, "right") - 1) // batch
             shard = int(np.searchsorted(self._shards, feature, "right") - 1)
-            raise IndexError(
-                f"id {values[bad]} of table {self._names[shard]} (feature {feature}, position {bad} in the values) "
-                f"is not in 0 to {self._rows[shard] - 1}"
-            )
+            raise no_row(int(values[bad]), self._names[shard], int(self._rows[shard]), feature, bad)
         return ids[: counts.sum()], inverse, counts
 
     def _grow(self, words: int, lookups: int) -> None:

@@ -12,6 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from compression.errors import CorruptPayloadError
 from compression.exchange.blocks import pack, unpack
+from compression.exchange.distinct import no_row
 from compression.exchange.layout import Shard
 from compression.exchange.link import Link
 from compression.exchange.step import Flat, Ints, Matrix, Step
@@ -25,6 +26,7 @@ class PooledStep(Step):
         count = len(self.layout.shards)
         self.counts = np.full(count, self.batch, np.int64)
         sizes = np.diff(self.offsets[:: self.batch]) if self.batch else np.zeros(count, np.int64)
+        self._check_ids(sizes)
         link.stats.lookups += sizes
         link.stats.distinct += sizes
 
@@ -74,6 +76,16 @@ class PooledStep(Step):
         flat = np.empty(int(self.bases[-1]), np.float32)
         pack(grad, *self._places, flat)
         return flat
+
+    def _check_ids(self, sizes: Ints) -> None:
+        """Raises IndexError: an id that its table has no row for."""
+        rows = self.layout.rows
+        # A negative id is a large one without its sign.
+        bad = self.values.view(np.uint64) >= np.repeat(rows, sizes).view(np.uint64)
+        if bad.any():
+            at = int(bad.argmax())
+            shard = int(np.searchsorted(np.cumsum(sizes), at, "right"))
+            raise no_row(int(self.values[at]), self.layout.shards[shard].table, int(rows[shard]), shard, at)
 
     @property
     def _places(self) -> tuple[Ints, Ints, Ints, Ints]:
