@@ -37,13 +37,15 @@ class RowStep(Step):
 
     def features_of(self, lists: list[list[Ints]]) -> KeyedJaggedTensor:
         own = self.layout.shards[slice(*self.layout.own)]
-        self.asked = np.array([[ids.size for ids in of] for of in lists], np.int64).reshape(len(lists), len(own))
         for rank, of in enumerate(lists):
+            if len(of) != len(own):
+                raise CorruptPayloadError(f"lists from rank {rank}", f"{len(of)} of {len(own)} tables")
             for shard, ids in zip(own, of, strict=True):
                 if ids.size and not (ids[0] >= 0 and ids[-1] < shard.rows and (ids[1:] > ids[:-1]).all()):
                     raise CorruptPayloadError(
                         f"ids of table {shard.table} from rank {rank}", f"not ascending in 0 to {shard.rows - 1}"
                     )
+        self.asked = np.array([[ids.size for ids in of] for of in lists], np.int64).reshape(len(lists), len(own))
         by_shard = [of[i] for i in range(len(own)) for of in lists]
         values = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *by_shard]))
         return self._features(values, [self.keys[place] for shard in own for place in shard.features])
