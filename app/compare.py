@@ -77,15 +77,16 @@ def configure(
     if a == b:
         raise UserError("both arms are the same", where="--candidate", fix="for example exchange.codec=int8")
     first = arms[ARMS[0]].train.seed
-    texts = {arm: " ".join(changes[arm]) or describe(arms[arm].exchange) for arm in ARMS}
+    texts = {arm: describe(changes[arm], arms[arm].exchange) for arm in ARMS}
     return Comparison(arms, texts, tuple(range(first, first + seeds)))
 
 
-def describe(exchange: ExchangeOptions) -> str:
-    """An arm that changes nothing."""
-    if exchange == ExchangeOptions(codec="none"):
+def describe(changes: tuple[str, ...], exchange: ExchangeOptions) -> str:
+    """An arm, for people."""
+    if changes in ((), ("exchange.codec=none",)) and exchange.codec == "none":
         return "TorchRec fp32"
-    return " ".join(f"exchange.{key}={value}" for key, value in exchange.model_dump(exclude_defaults=True).items())
+    plain = exchange.model_dump(exclude_defaults=True)
+    return " ".join(changes) or " ".join(f"exchange.{key}={value}" for key, value in plain.items())
 
 
 def run_comparison(comparison: Comparison, *, preset: str | None, command: str, console: Console) -> dict[str, Any]:

@@ -15,6 +15,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "data": {"synthetic": {"rows": 1_000_000}},
         "train": {"batch_size": 1024, "log_every": 10},
         "optim": {"warmup_steps": 20},
+        # The exchange is made for such a link. On one machine there is a faster one, its memory.
+        "exchange": {"link_mbit": 1000},
     },
     # Criteo Kaggle (45.8 M rows) as in the DLRM paper, arXiv 1906.00091. Give data.path.
     "kaggle": {

@@ -128,8 +128,7 @@ class ExchangeOptions(Options):
     none = TorchRec's own exchange in fp32; the others = TorchRec's quantised communication (QComms), of which CPU has
     fp16 and int8. auto = thin where its cost law says that it pays, which it does not within one host, else none."""
     link_mbit: Rate | None = None
-    """Rate of a worker's link in Mbit/s, by which `codec` and `chain` decide when they are auto; default: 10,000
-    between hosts, and no limit within one."""
+    """Rate of a worker's link in Mbit/s, by which `codec` and `chain` decide when they are auto; default: 10,000."""
     row_bound: Share = 0.02
     """thin: largest error of a row, as a share of the range of its table's values in a message; 0 = bit for bit."""
     gradient_bound: Share = 0.02

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -72,15 +71,12 @@ def count_hosts() -> int:
     return len(set(names))
 
 
-def exchange_config(
-    options: ExchangeOptions, of_tables: Mapping[str, Load], batch_size: int, hosts: int
-) -> ExchangeConfig:
+def exchange_config(options: ExchangeOptions, of_tables: Mapping[str, Load], batch_size: int) -> ExchangeConfig:
     """Of all tables of a model.
 
     Args:
         of_tables: by name of the table.
         batch_size: rows that a rank takes in a step.
-        hosts: on which the ranks are.
 
     Raises:
         UserError: an option names an unknown table.
@@ -105,7 +101,7 @@ def exchange_config(
     return ExchangeConfig(
         tables=policies,
         batch_size=batch_size,
-        link=math.inf if hosts < 2 and options.link_mbit is None else link_bytes(options),
+        link=link_bytes(options),
         timeout_s=options.timeout_s,
         stochastic=options.stochastic,
         verify=options.verify,

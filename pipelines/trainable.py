@@ -45,10 +45,9 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
         UserError: what the user gave does not fit together.
     """
     model = build_model(job.model, dataset, seed=job.train.seed, device=device)
-    hosts, batch = count_hosts(), job.train.batch_size
-    exchange = resolve(job, dataset, dist.get_world_size(), hosts)
+    exchange, batch = resolve(job, dataset, dist.get_world_size(), count_hosts()), job.train.batch_size
     of_tables = table_loads(job, dataset) if exchange.codec == "thin" else None
-    config = exchange_config(exchange, of_tables, batch, hosts) if of_tables else None
+    config = exchange_config(exchange, of_tables, batch) if of_tables else None
     table_sharders = sharders(job.optim, exchange, device, config)
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)

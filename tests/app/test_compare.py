@@ -17,7 +17,7 @@ from app.compare_result import paired, summarise
 from pipelines.errors import UserError
 from pipelines.metrics import KINDS
 
-CHANGES: dict[str, tuple[str, ...]] = {"baseline": (), "candidate": ("exchange.codec=int8",)}
+CHANGES: dict[str, tuple[str, ...]] = {"baseline": ("exchange.codec=none",), "candidate": ("exchange.codec=int8",)}
 
 
 def test_the_interval_is_that_of_a_paired_t_test() -> None:
@@ -38,7 +38,11 @@ def pair(seed: int, auc: tuple[float, float], step_ms: tuple[float, float]) -> d
     # Slow at first, and short at the end: neither says anything.
     times = [[1000.0, 1000.0, ms, ms * 1.1, ms, 5000.0] for ms in step_ms]
     return {"seed": seed} | {
-        arm: {"windows": [window(t, 10.0 / (i + 1)) for t in times[i]], "last": {"eval/auc": auc[i], "eval/ne": 0.9}}
+        arm: {
+            "windows": [window(t, 10.0 / (i + 1)) for t in times[i]],
+            "last": {"eval/auc": auc[i], "eval/ne": 0.9},
+            "tables": [],
+        }
         for i, arm in enumerate(("baseline", "candidate"))
     }
 
@@ -99,7 +103,7 @@ def test_an_exact_candidate_has_the_same_auc_to_the_last_bit(thinwire: Any, tmp_
     """Another schedule of the same all-to-all changes no bit, so a pair that differs was not a pair."""
     from mlflow import MlflowClient
 
-    candidate = ["--candidate", "exchange.schedule=duplex"]
+    candidate = ["--candidate", "exchange.codec=none", "--candidate", "exchange.schedule=duplex"]
     command = thinwire("compare", *SMALL, *candidate, "--name", "c", "--json", "result.json")
     assert command.wait() == 0, command.output
     result = json.loads((tmp_path / "result.json").read_text())

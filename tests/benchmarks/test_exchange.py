@@ -13,7 +13,7 @@ import pytest
 from app.exchange_command import parse_workers
 from benchmarks.exchange import result
 from benchmarks.exchange.contender import PHASES
-from benchmarks.exchange.plan import BASELINE, DUPLEX, LIMIT, bits_per_second, parse_grid, rate_text
+from benchmarks.exchange.plan import BASELINE, DUPLEX, LIMIT, THIN, bits_per_second, parse_grid, rate_text
 from benchmarks.exchange.rank import check_same_work, ratio
 from pipelines.errors import UserError
 
@@ -80,7 +80,7 @@ def test_a_run_without_a_lab(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text())
     by_name = {row["contender"]: row for row in found["rows"] if not row["paper_point"]}
-    assert set(by_name) == {BASELINE, DUPLEX, "QComms fp16", "QComms int8", LIMIT}
+    assert set(by_name) == {BASELINE, DUPLEX, "QComms fp16", "QComms int8", THIN, LIMIT}
     assert set(found["refused"]) == {"QComms bf16", "QComms fp8"}
     assert sum(by_name[LIMIT]["wire_kb"].values()) == 0
     assert by_name[DUPLEX]["wire_kb"] == pytest.approx(by_name[BASELINE]["wire_kb"])
