@@ -18,7 +18,7 @@ from compression.errors import CorruptPayloadError
 from compression.exchange.collective import CollectiveAnnounced, CollectiveMessages
 from compression.exchange.duplex import Ahead, DuplexAnnounced, DuplexMessages
 from compression.exchange.errors import ExchangeError
-from compression.exchange.frames import HEADER_BYTES, MOST_BYTES, Stamp, read_header
+from compression.exchange.frames import HEADER_BYTES, MOST_BYTES, SIZES, Stamp, read_header
 from compression.exchange.messages import Announced, Arriving, Bytes, Messages
 from compression.exchange.notes import leave_note, read_notes
 
@@ -26,6 +26,8 @@ __all__ = ["HEADER_BYTES", "MOST_BYTES", "Announced", "Arriving", "Channel", "Me
 
 _torch_range = record_function
 _NO_RANGE = contextlib.nullcontext()
+_NEVER_SENT = 0x3FFFFFFF
+"""A tag."""
 Schedule = Literal["auto", "duplex", "all_to_all"]
 
 
@@ -100,7 +102,7 @@ class Channel:
         """
         for sizes in (capacities, limits):
             if len(sizes) != self.ranks or any(not 0 <= n <= MOST_BYTES for p in self.peers for n in sizes[p]):
-                problem = f"need most bytes of 0 to {MOST_BYTES} for chunks of each of {self.ranks} ranks, not {sizes}"
+                problem = f"need most bytes of 0 to {MOST_BYTES} for chunks of each of {self.ranks} ranks"
                 raise ValueError(f"{self.kind}: {problem}")
         kind = DuplexMessages if self._duplex else CollectiveMessages
         exchange = self._begin()
@@ -221,7 +223,7 @@ class Channel:
         if source is None:
             return f"from all ranks to rank {target}"
         try:
-            tables = self._describe(source, target, chunk)
+            tables = self._describe(source, target, 0 if chunk == SIZES else chunk)
         except Exception as error:  # Must not hide the error that is being told.
             tables = f"unknown tables ({error!r})"
         return f"{tables}, from rank {source} to rank {target}"
@@ -232,9 +234,6 @@ class Channel:
             with contextlib.suppress(Exception):
                 nothing = torch.empty(1, dtype=torch.uint8)
                 self.group.recv([nothing], self.peers[0], _NEVER_SENT).wait(timedelta(milliseconds=1))
-
-
-_NEVER_SENT = 0x3FFFFFFF
 
 
 def _backend(group: dist.ProcessGroup) -> str:

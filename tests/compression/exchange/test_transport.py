@@ -241,8 +241,6 @@ CASES: dict[str, tuple[Callable[..., None], tuple[int, ...], str]] = {
 WAITS = ("other limits", "a peer that never comes")
 ONE_BY_ONE = ("garbage for a size", "a stale message", *(name for name in CASES if name.startswith("flipped")))
 """These change single messages."""
-UNCHAINED = [name for name, (case, *_) in CASES.items() if case is announces]
-"""Nothing else raised an error before."""
 
 
 def what_is_said(name: str, schedule: str) -> dict[str, object]:
@@ -303,7 +301,7 @@ def test_every_rank_says_what_is_wrong(schedule: str) -> None:
             assert by_rank[rank][name]["took_s"] < 15, (name, text)
         if name != "a rank that fails":
             assert re.search("^ids: (tables of 1 and 0, from rank 1|from all ranks) to rank 0: ", said[VICTIM]), said
-            assert by_rank[VICTIM][name]["chained"] == (name not in UNCHAINED), name
+    assert by_rank[VICTIM]["a peer that never comes"]["chained"]
 
 
 def killed(folder: str, schedule: str) -> None:
@@ -320,6 +318,7 @@ def killed(folder: str, schedule: str) -> None:
         messages.flush()
         for peer in channel.peers:
             messages.receive(peer, 0)
+        one_exchange(channel)  # One may have got all that it was to get.
     except ExchangeError as error:
         assert time.monotonic() - start < TIMEOUT_S / 2
         (Path(folder) / f"said{channel.rank}").write_text(str(error))
@@ -332,7 +331,7 @@ def test_a_killed_rank_is_named(schedule: str, tmp_path: Path) -> None:
     for rank in (0, 2):
         said = (tmp_path / f"said{rank}").read_text()
         assert said.startswith("output_dist: ") and "closed the connection" in said
-        assert schedule == "all_to_all" or f"from rank 1 to rank {rank}: " in said
+        assert schedule == "all_to_all" or "rank 1 closed the connection" in said
 
 
 # What the counters and profilers see.
