@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -84,10 +83,6 @@ class Layout:
     def own_width(self) -> int:
         """Columns of the lookup's output."""
         return sum(s.dim * len(s.features) for s in self.shards[slice(*self.own)])
-
-    def digest(self) -> int:
-        """Of what all ranks must agree on."""
-        return zlib.crc32(repr((self.shards, self.features, self.width)).encode())
 
 
 def read_layout(sharding: Any) -> Layout:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-import torch
 import torch.distributed as dist
 
 from compression.codec import Codec
+from compression.exchange.agree import Terms
 from compression.exchange.config import ExchangeConfig
-from compression.exchange.errors import ExchangeError
 from compression.exchange.layout import Layout
 from compression.exchange.stats import TableStats
 from compression.exchange.tables import Coding, TableChannel
@@ -40,7 +39,6 @@ class Link:
         self.gradients = self._tables(
             "gradients", Coding([d.bound for d in backward], [d.codec for d in backward], config.stochastic)
         )
-        self._agreed = False
 
     def _channel(self, kind: str) -> Channel:
         return Channel(
@@ -75,22 +73,19 @@ class Link:
         layout = self.layout
         return ((layout.rank + i) % layout.ranks for i in range(1, layout.ranks))
 
-    def agree(self, device: torch.device) -> None:
-        """At the first batch: find out whether all ranks exchange the same tables in the same way.
-
-        Raises:
-            ExchangeError: they do not.
-        """
-        if self._agreed:
-            return
-        mine = torch.tensor([self.layout.digest()], dtype=torch.int64, device=device)
-        all_of_them = [torch.empty_like(mine) for _ in range(self.layout.ranks)]
-        dist.all_gather(all_of_them, mine, group=self.group)
-        values = [int(one) for one in all_of_them]
-        wrong = [rank for rank, value in enumerate(values) if value != values[0]]
-        if wrong:
-            raise ExchangeError(f"ranks {wrong} have other tables, or place them otherwise, than rank 0: use one plan")
-        self._agreed = True
+    @property
+    def terms(self) -> Terms:
+        """What all ranks must agree on."""
+        of, config = self.layout, self.config
+        policies = [config.of(table) for table in self.stats.tables]
+        return Terms(
+            placement=(self.stats.path, of.shards, of.features, of.width),
+            settings=(
+                [(p.forward, p.backward) for p in policies],
+                (config.chunk_bytes, config.schedule, config.stochastic),
+            ),
+            number=self.ids.number,
+        )
 
     def set_rate(self, bytes_per_second: float) -> None:
         """Of the network link; what the codec `auto` decides by."""

@@ -12,6 +12,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, Sha
 from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingEnv, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
+from compression.exchange.agree import Terms, agree
 from compression.exchange.choose import choose_path
 from compression.exchange.config import Direction, ExchangeConfig
 from compression.exchange.shardings import PooledSharding, RowSharding, SequenceSharding, keep_steps
@@ -87,8 +88,40 @@ class ThinEmbeddingCollectionSharder(EmbeddingCollectionSharder):
         )
 
 
-class ThinEmbeddingBagCollection(ShardedEmbeddingBagCollection):
-    """TorchRec's sharded module, but for what happens between ranks."""
+class _Thin:
+    """What the two modules have in common: they are TorchRec's, but for what happens between ranks."""
+
+    _config: ExchangeConfig
+    _env: ShardingEnv
+    _agreed = False
+
+    def input_dist(self, ctx: Any, features: Any) -> Any:
+        if not self._agreed:
+            self._agree(features.device())
+        request = super().input_dist(ctx, features)  # type: ignore[misc]
+        keep_steps(request.awaitables, ctx.sharding_contexts)
+        return request
+
+    def _agree(self, device: torch.device) -> None:
+        of_links = [link.terms for link in links(cast(nn.Module, self))]
+        placement = [self._placed, *(terms.placement for terms in of_links)]
+        terms = Terms(placement, [terms.settings for terms in of_links], [terms.number for terms in of_links])
+        assert self._env.process_group is not None
+        agree(terms, self._env.process_group, device, self._config.timeout_s)
+        self._agreed = True
+
+    def _place(self, grouped: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Keep what all ranks must agree on, also of tables that go by TorchRec's own exchange."""
+        self._placed = [
+            (key, info.embedding_config.name, info.param_sharding.ranks)
+            for key, infos in grouped.items()
+            for info in infos
+        ]
+        return grouped
+
+
+class ThinEmbeddingBagCollection(_Thin, ShardedEmbeddingBagCollection):
+    """Pooled tables."""
 
     def __init__(self, config: ExchangeConfig, **kwargs: Any) -> None:
         self._config = config
@@ -99,7 +132,7 @@ class ThinEmbeddingBagCollection(ShardedEmbeddingBagCollection):
         for kind, infos in super().create_grouped_sharding_infos(*args, **kwargs).items():
             for info in infos:
                 found[self._key(kind, info)].append(info)
-        return found
+        return self._place(found)
 
     def _key(self, kind: str, info: Any) -> str:
         table = info.embedding_config
@@ -121,14 +154,9 @@ class ThinEmbeddingBagCollection(ShardedEmbeddingBagCollection):
         sharding = RowSharding if key == ROW else PooledSharding
         return sharding(self._config, sharding_infos, *args, **kwargs)
 
-    def input_dist(self, ctx: Any, features: Any) -> Any:
-        request = super().input_dist(ctx, features)
-        keep_steps(request.awaitables, ctx.sharding_contexts)
-        return request
 
-
-class ThinEmbeddingCollection(ShardedEmbeddingCollection):
-    """As `ThinEmbeddingBagCollection`; its tables go by the row exchange, or by TorchRec's own."""
+class ThinEmbeddingCollection(_Thin, ShardedEmbeddingCollection):
+    """Tables that are not pooled: they go by the row exchange, or by TorchRec's own."""
 
     def __init__(self, config: ExchangeConfig, **kwargs: Any) -> None:
         self._config = config
@@ -143,7 +171,7 @@ class ThinEmbeddingCollection(ShardedEmbeddingCollection):
                 raise ValueError("column-wise tables of an EmbeddingCollection go all by path=torchrec, or none")
             # TorchRec asks this key whether shards are column-wise.
             found.update({kind: others or thin} | ({f"{ROW}:{kind}": thin} if others and thin else {}))
-        return found
+        return self._place(found)
 
     def _is_thin(self, kind: str, info: Any) -> bool:
         return kind in THIN and self._config.of(info.embedding_config.name).path != "torchrec"
@@ -155,11 +183,6 @@ class ThinEmbeddingCollection(ShardedEmbeddingCollection):
         if not self._is_thin(info.param_sharding.sharding_type, info):
             return super().create_embedding_sharding(sharding_type, sharding_infos, *args, **kwargs)
         return SequenceSharding(self._config, sharding_infos, *args, **kwargs)
-
-    def input_dist(self, ctx: Any, features: Any) -> Any:
-        request = super().input_dist(ctx, features)
-        keep_steps(request.awaitables, ctx.sharding_contexts)
-        return request
 
 
 def exchange_report(model: nn.Module) -> list[dict[str, Any]]:

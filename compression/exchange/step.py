@@ -45,11 +45,12 @@ class Step:
             raise ValueError("the thin exchange takes one batch size for all features: give these tables path=torchrec")
         self.link, self.layout = link, link.layout
         self.device = features.device()
-        link.agree(self.device)
         self.keys = features.keys()
         self.batch = features.stride()
         self.values = to_array(features.values()).astype(np.int64, copy=False)
         self.offsets = to_array(features.offsets()).astype(np.int64, copy=False)
+        if self.values.size != self.offsets[-1]:
+            raise ValueError(f"{self.values.size} ids of {self.keys}, but bags of {self.offsets[-1]} in all")
         weights = features.weights_or_none()
         self.weighted = weights is not None
         self.weights = np.empty(0, np.float32) if weights is None else to_array(weights.float())
