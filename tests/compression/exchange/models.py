@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,36 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, table_wise
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from compression.exchange import Direction, ExchangeConfig, TablePolicy
 
 SUM, MEAN = PoolingType.SUM, PoolingType.MEAN
 TABLES = [("user", 1000, 8, ["user"], SUM), ("item", 50, 16, ["item", "last"], SUM), ("tag", 300, 8, ["tag"], MEAN)]
 """Name, rows, columns, features and pooling."""
 FEATURES = ["user", "item", "last", "tag"]
+ROWS = {feature: rows for _, rows, _, features, _ in TABLES for feature in features}
+
+
+def exact(path: str, **others: Any) -> ExchangeConfig:
+    """Bit for bit; path may be `mixed`: another one for each table."""
+    ways = {"user": "row", "item": "torchrec", "tag": "pooled"} if path == "mixed" else {}
+    policies = {table: TablePolicy(way, Direction(), Direction()) for table, way in ways.items()}  # type: ignore[arg-type]
+    default = TablePolicy("auto" if path == "mixed" else path, Direction(), Direction())  # type: ignore[arg-type]
+    return ExchangeConfig(default=default, tables=policies, **others)
+
+
+def torchrec_sharders(**options: Any) -> list[Any]:
+    """Of TorchRec's own exchange."""
+    return [EmbeddingBagCollectionSharder(**options), EmbeddingCollectionSharder(**options)]
 
 
 class Bags(nn.Module):
@@ -73,15 +93,33 @@ class Sequences(nn.Module):
         return self.over(torch.stack(sums).sum(0)).sum(1)
 
 
-def batch_of(step: int, rows: int, *, weighted: bool = False, bag: int = 3) -> KeyedJaggedTensor:
-    """Bags of 0 to `bag` ids for this rank; the same for a (step, rank, rows) always."""
+class BagsAndSequences(nn.Module):
+    """Both kinds of tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags, self.sequences = Bags(), Sequences()
+
+    def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
+        return self.bags(features) + self.sequences(features)
+
+
+def batch_of(
+    step: int, rows: int, *, weighted: bool = False, bag: int = 3, without: Sequence[str] = (), ids: str = "int64"
+) -> KeyedJaggedTensor:
+    """Bags of 0 to `bag` ids for this rank; the same for a (step, rank, rows) always.
+
+    Args:
+        without: features that have no ids.
+        ids: dtype.
+    """
     random = np.random.default_rng([step, dist.get_rank(), rows])
     lengths = random.integers(0, bag + 1, (len(FEATURES), rows))
-    sizes = {feature: r for _, r, _, features, _ in TABLES for feature in features}
+    lengths[[FEATURES.index(feature) for feature in without]] = 0
     values = [
-        np.minimum(random.zipf(1.3, int(lengths[i].sum())), sizes[feature]) - 1 for i, feature in enumerate(FEATURES)
+        np.minimum(random.zipf(1.3, int(lengths[i].sum())), ROWS[feature]) - 1 for i, feature in enumerate(FEATURES)
     ]
-    flat = torch.from_numpy(np.concatenate(values))
+    flat = torch.from_numpy(np.concatenate(values).astype(ids))
     return KeyedJaggedTensor(
         keys=FEATURES,
         values=flat,
@@ -91,9 +129,13 @@ def batch_of(step: int, rows: int, *, weighted: bool = False, bag: int = 3) -> K
     )
 
 
-def plan_of(model: nn.Module, sharders: list[Any], columns: bool) -> ShardingPlan:
+def batches(steps: int, rows: int = 32, **options: Any) -> Iterator[KeyedJaggedTensor]:
+    """Rank r has `rows` - r rows."""
+    return (batch_of(step, rows - dist.get_rank(), **options) for step in range(steps))
+
+
+def plan_of(model: nn.Module, sharders: list[Any], columns: bool, ranks: int) -> ShardingPlan:
     """Tables in turn to the ranks; with `columns` the second is cut into halves."""
-    ranks = dist.get_world_size()
     found = {}
     for path, module in model.named_modules():
         if not isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
@@ -101,61 +143,79 @@ def plan_of(model: nn.Module, sharders: list[Any], columns: bool) -> ShardingPla
         sharder = next(s for s in sharders if isinstance(module, s.module_type))
         per_table: dict[str, Any] = {}
         for i, (name, parameter) in enumerate(sharder.shardable_parameters(module).items()):
-            cut = columns and parameter.shape[1] == 16
+            cut = columns and (parameter.shape[1] == 16 or isinstance(module, EmbeddingCollection))
             per_table[name] = (
                 column_wise(ranks=[0, ranks - 1], compute_kernel="fused")
                 if cut
                 else table_wise(rank=i % ranks, compute_kernel="fused")
             )
-        if columns and isinstance(module, EmbeddingCollection):
-            per_table = {name: column_wise(ranks=[0, ranks - 1], compute_kernel="fused") for name in per_table}
-        found[path] = construct_module_sharding_plan(module, per_table, sharder=sharder, device_type="cpu")
+        found[path] = construct_module_sharding_plan(
+            module, per_table, sharder=sharder, device_type="cpu", local_size=ranks, world_size=ranks
+        )
     return ShardingPlan(found)
 
 
-def fused(optimizer: str) -> dict[str, Any]:
+def fused(optimizer: str, rate: float = 0.1) -> dict[str, Any]:
+    """Parameters of the optimizer of tables."""
     kinds = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
-    return {"optimizer": kinds[optimizer], "learning_rate": 0.1} | ({} if optimizer == "sgd" else {"eps": 1e-8})
+    return {"optimizer": kinds[optimizer], "learning_rate": rate} | ({} if optimizer == "sgd" else {"eps": 1e-8})
 
 
-def sharded(model: nn.Module, sharders: list[Any], columns: bool = False) -> DistributedModelParallel:
-    """With weights that depend on the names and shapes alone."""
-    assert dist.group.WORLD is not None
-    env = ShardingEnv.from_process_group(dist.group.WORLD)
-    plan = plan_of(model, sharders, columns)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.over.parameters():  # type: ignore[union-attr]
-            parameter.copy_(torch.rand_like(parameter) - 0.5)
+def sharded(
+    model: nn.Module,
+    sharders: list[Any],
+    columns: bool = False,
+    *,
+    plan: ShardingPlan | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> DistributedModelParallel:
+    """With weights that depend on the names and shapes alone. All ranks must call it at once."""
+    group = group or dist.group.WORLD
+    assert group is not None
+    env = ShardingEnv.from_process_group(group)
+    plan = plan or plan_of(model, sharders, columns, group.size())
     dmp = DistributedModelParallel(model, env=env, device=torch.device("cpu"), plan=plan, sharders=sharders)
     with torch.no_grad():
         for name, weight in dmp.state_dict().items():
-            if hasattr(weight, "local_shards"):
-                for shard in weight.local_shards():
-                    torch.manual_seed(len(name) + 31 * shard.metadata.shard_offsets[1])
-                    shard.tensor.copy_(torch.rand(shard.tensor.shape) - 0.5)
+            for first_column, tensor in _parts(weight):
+                torch.manual_seed(len(name) + 31 * first_column)
+                tensor.copy_(torch.rand(tensor.shape) - 0.5)
     return dmp
+
+
+def _parts(weight: Any) -> list[tuple[int, torch.Tensor]]:
+    """What a rank has of a weight, and the first columns of it."""
+    if not hasattr(weight, "local_shards"):
+        return [(0, weight)]
+    return [(shard.metadata.shard_offsets[1], shard.tensor) for shard in weight.local_shards()]
 
 
 def weights_of(dmp: DistributedModelParallel) -> dict[str, list[float]]:
     """This rank's weights."""
-    found = {}
-    for name, weight in dmp.state_dict().items():
-        shards = weight.local_shards() if hasattr(weight, "local_shards") else None
-        tensors = [weight] if shards is None else [s.tensor for s in shards]
-        found[name] = torch.cat([t.reshape(-1) for t in tensors] or [torch.empty(0)]).tolist()
-    return found
+    return {
+        name: torch.cat([torch.empty(0), *(tensor.reshape(-1) for _, tensor in _parts(weight))]).tolist()
+        for name, weight in dmp.state_dict().items()
+    }
 
 
-def train(dmp: DistributedModelParallel, steps: int, rows: int = 32, **batch: Any) -> list[float]:
-    """Losses of plain steps; rank r takes `rows` - r rows."""
-    optimizer = torch.optim.SGD([p for n, p in dmp.named_parameters() if "over" in n], 0.1)
+def dense_optimizer(dmp: DistributedModelParallel, adam: bool = False) -> torch.optim.Optimizer:
+    """Of all weights that are not in tables with an optimizer of their own."""
+    weights = [weight for _, weight in in_backward_optimizer_filter(dmp.named_parameters())]
+    return torch.optim.Adam(weights, 0.01) if adam else torch.optim.SGD(weights, 0.1)
+
+
+def loss_of(out: torch.Tensor) -> torch.Tensor:
+    return (out - 1).square().mean()
+
+
+def train(dmp: DistributedModelParallel, feed: Iterable[KeyedJaggedTensor], adam: bool = False) -> list[float]:
+    """Losses of plain steps."""
+    optimizer = dense_optimizer(dmp, adam)
     losses = []
-    for step in range(steps):
+    for batch in feed:
         optimizer.zero_grad()
-        out = dmp(batch_of(step, rows - dist.get_rank(), **batch))
-        loss = (out - 1).square().mean()
+        loss = loss_of(dmp(batch))
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return losses

@@ -1,67 +1,113 @@
-"""A lossless thin exchange trains as TorchRec's own does, at every path and placement."""
+"""A lossless thin exchange trains as TorchRec's own does: at every path, placement and schedule, and for 200 steps."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 
-from compression.exchange import ExchangeConfig, TablePolicy, Direction, exchange_report, thin_sharders
-from tests.compression.exchange.models import Bags, Sequences, fused, sharded, train, weights_of
+from compression.exchange import exchange_report, thin_sharders
+from tests.compression.exchange.models import (
+    Bags,
+    Sequences,
+    batches,
+    exact,
+    fused,
+    sharded,
+    torchrec_sharders,
+    train,
+    weights_of,
+)
 from tests.ranks import run_ranks
 
-EXACT = Direction()
-PATHS = ("row", "pooled")
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-def exact(path: str, **others: Any) -> ExchangeConfig:
-    return ExchangeConfig(default=TablePolicy(path=path, forward=EXACT, backward=EXACT), **others)  # type: ignore[arg-type]
+class Case(NamedTuple):
+    """What is trained, and how."""
+
+    path: str
+    optimizer: str
+    kind: str = "bags"
+    weighted: bool = False
+    columns: bool = False
+    schedule: str = "auto"
+    steps: int = 20
+    adam: bool = False
 
 
-def both_ways(kind: str, path: str, optimizer: str, steps: int, weighted: bool, columns: bool, schedule: str) -> Any:
-    """Losses and weights by TorchRec and by the thin exchange, and the report of the latter."""
+CASES = [
+    Case("row", "rowwise_adagrad"),
+    Case("pooled", "sgd", weighted=True),
+    Case("pooled", "rowwise_adagrad", columns=True, schedule="all_to_all"),
+    Case("row", "sgd", kind="two", weighted=True, columns=True, schedule="all_to_all"),
+    Case("row", "sgd", kind="sequences"),
+    Case("row", "rowwise_adagrad", kind="sequences", columns=True),
+]
+LONG = [
+    Case(path, optimizer, steps=200, adam=adam)
+    for optimizer, adam in (("sgd", False), ("rowwise_adagrad", True))
+    for path in ("row", "pooled")
+]
+
+
+def trained(case: Case, thin: bool) -> dict[str, Any]:
+    """Losses, weights and the report of one run."""
+    options = {"fused_params": fused(case.optimizer)}
+    config = exact(case.path, schedule=case.schedule, verify=case.steps < 100)
+    sharders = thin_sharders(config, **options) if thin else torchrec_sharders(**options)
+    model = Sequences() if case.kind == "sequences" else Bags(case.weighted, 2 if case.kind == "two" else 1)
+    dmp = sharded(model, sharders, case.columns)
+    losses = train(dmp, batches(case.steps, weighted=case.weighted), case.adam)
+    return {"losses": losses, "weights": weights_of(dmp), "tables": [row["table"] for row in exchange_report(dmp)]}
+
+
+def both_ways(cases: list[Case]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """By TorchRec and by the thin exchange; cases that differ in the path alone share the run of TorchRec."""
+    plain: dict[Case, dict[str, Any]] = {}
     found = []
-    for thin in (False, True):
-        options = {"fused_params": fused(optimizer)}
-        if thin:
-            sharders = thin_sharders(exact(path, schedule=schedule, verify=True), **options)
-        else:
-            sharders = [EmbeddingBagCollectionSharder(**options), EmbeddingCollectionSharder(**options)]
-        torch.manual_seed(1)
-        model = Sequences() if kind == "sequences" else Bags(weighted, 2 if kind == "two" else 1)
-        dmp = sharded(model, sharders, columns)
-        losses = train(dmp, steps, weighted=weighted)
-        found.append({"losses": losses, "weights": weights_of(dmp), "report": exchange_report(dmp)})
+    for case in cases:
+        as_torchrec = case._replace(path="", schedule="")
+        if as_torchrec not in plain:
+            plain[as_torchrec] = trained(case._replace(path="auto", schedule="auto"), thin=False)
+        found.append((plain[as_torchrec], trained(case, thin=True)))
     return found
 
 
-@pytest.mark.parametrize(
-    ("ranks", "kind", "path", "optimizer", "weighted", "columns", "schedule"),
-    [
-        (1, "bags", "row", "sgd", False, False, "auto"),
-        (2, "bags", "row", "rowwise_adagrad", False, False, "auto"),
-        (2, "bags", "pooled", "sgd", True, False, "auto"),
-        (2, "bags", "pooled", "rowwise_adagrad", False, True, "auto"),
-        (2, "two", "row", "sgd", True, True, "all_to_all"),
-        (2, "sequences", "row", "sgd", False, False, "auto"),
-        (2, "sequences", "row", "rowwise_adagrad", False, True, "auto"),
-        (4, "bags", "row", "sgd", True, False, "auto"),
-        (4, "bags", "pooled", "rowwise_adagrad", False, False, "all_to_all"),
-    ],
-)
-def test_trains_as_torchrec(
-    ranks: int, kind: str, path: str, optimizer: str, weighted: bool, columns: bool, schedule: str
-) -> None:
-    for plain, thin in run_ranks(both_ways, ranks, kind, path, optimizer, 20, weighted, columns, schedule):
-        np.testing.assert_allclose(thin["losses"], plain["losses"], rtol=1e-5)
-        assert thin["weights"].keys() == plain["weights"].keys()
+def pairs(ranks: int, cases: list[Case]) -> Iterator[tuple[Case, dict[str, Any], dict[str, Any]]]:
+    for results in run_ranks(both_ways, ranks, cases):
+        for case, (plain, thin) in zip(cases, results, strict=True):
+            assert not plain["tables"] and {"user", "item", "tag"} <= set(thin["tables"])
+            assert thin["weights"].keys() == plain["weights"].keys()
+            yield case, plain, thin
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_trains_as_torchrec(ranks: int) -> None:
+    for case, plain, thin in pairs(ranks, CASES):
+        np.testing.assert_allclose(thin["losses"], plain["losses"], rtol=1e-5, err_msg=str(case))
         for name, weights in plain["weights"].items():
-            np.testing.assert_allclose(thin["weights"][name], weights, rtol=1e-4, atol=1e-6, err_msg=name)
-        assert {row["table"] for row in thin["report"]} >= {"user", "item", "tag"}
-        assert not plain["report"]
+            np.testing.assert_allclose(thin["weights"][name], weights, rtol=1e-4, atol=1e-6, err_msg=f"{case} {name}")
+
+
+# Row-wise Adagrad divides a gradient by the root of the sum of its squares. Where the terms of one nearly cancel, what
+# rounding adds is no small share of it, nor of the update. After 200 steps 7e-6 was the most.
+TOLERANCE = {"sgd": {"rtol": 1e-6, "atol": 2e-7}, "rowwise_adagrad": {"rtol": 1e-5, "atol": 5e-5}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_200_steps(ranks: int) -> None:
+    """Bit for bit where sums have one order, which are those of pooled rows and of one rank."""
+    for case, plain, thin in pairs(ranks, LONG):
+        if case.path == "pooled" or ranks == 1:
+            assert thin["losses"] == plain["losses"], case
+            assert thin["weights"] == plain["weights"], case
+            continue
+        np.testing.assert_allclose(thin["losses"], plain["losses"], rtol=1e-5 if case.adam else 1e-6)
+        for name, weights in plain["weights"].items():
+            np.testing.assert_allclose(
+                thin["weights"][name], weights, **TOLERANCE[case.optimizer], err_msg=f"{case} {name}"
+            )
