@@ -11,6 +11,7 @@ from compression.wire import CHAINS
 
 Path = Literal["auto", "row", "pooled", "torchrec"]
 PATHS = ("auto", "row", "pooled", "torchrec")
+SCHEDULES = ("auto", "duplex", "all_to_all")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class TablePolicy:
     def __post_init__(self) -> None:
         if self.path not in PATHS:
             raise ValueError(f"no path {self.path!r}: {', '.join(PATHS)}")
+        if not self.bag_length >= 0:
+            raise ValueError(f"bag_length is at least 0, not {self.bag_length}")
+        for direction in (self.forward, self.backward):
+            if not isinstance(direction, Direction):
+                raise TypeError(f"forward and backward are a Direction, not {direction!r}")
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class ExchangeConfig:
     default: TablePolicy = TablePolicy()
     """Of tables that are not in `tables`."""
     tables: Mapping[str, TablePolicy] = field(default_factory=dict)
-    """By name of the table."""
+    """By name of the table; a name that no table of the model has is an error at the first batch."""
     batch_size: int = 2048
     """Rows a rank takes in a step, about; for paths chosen by `auto`."""
     link: float = 125e6
@@ -78,6 +84,16 @@ class ExchangeConfig:
     """Round gradients at random to one of the two nearest codes, so that their expected value is the true one."""
     verify: bool = False
     """Decode each message where it was encoded and raise unless every value is within its bound. For debugging."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "link", "timeout_s", "chunk_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is above 0, not {getattr(self, name)}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"no schedule {self.schedule!r}: {', '.join(SCHEDULES)}")
+        for table, policy in {"default": self.default, **self.tables}.items():
+            if not isinstance(policy, TablePolicy):
+                raise TypeError(f"{table} has a TablePolicy, not {policy!r}")
 
     def of(self, table: str) -> TablePolicy:
         return self.tables.get(table, self.default)

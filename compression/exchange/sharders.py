@@ -33,15 +33,17 @@ def thin_sharders(config: ExchangeConfig | None = None, **options: Any) -> list[
     The gradients of tables are divided by the number of ranks, unless `torchrec.distributed.comm_ops` is told otherwise
     (`set_gradient_division`), as TorchRec does it.
     """
-    config = config or ExchangeConfig()
-    both = [ThinEmbeddingBagCollectionSharder(config, **options), ThinEmbeddingCollectionSharder(config, **options)]
+    common = config or ExchangeConfig(), set[str]()
+    both = [ThinEmbeddingBagCollectionSharder(*common, **options), ThinEmbeddingCollectionSharder(*common, **options)]
     return [cast(ModuleSharder[nn.Module], sharder) for sharder in both]
 
 
 class ThinEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
-    def __init__(self, config: ExchangeConfig, **options: Any) -> None:
+    """TorchRec's, for modules that exchange as `config` says. It adds the names of their tables to `tables`."""
+
+    def __init__(self, config: ExchangeConfig, tables: set[str], **options: Any) -> None:
         super().__init__(**options)
-        self.config = config
+        self.config, self.tables = config, tables
 
     def shard(
         self,
@@ -51,8 +53,10 @@ class ThinEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
         device: torch.device | None = None,
         module_fqn: str | None = None,
     ) -> ShardedEmbeddingBagCollection:
+        self.tables.update(params)
         return ThinEmbeddingBagCollection(
             self.config,
+            self.tables,
             module=module,
             table_name_to_parameter_sharding=params,
             env=env,
@@ -64,9 +68,11 @@ class ThinEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
 
 
 class ThinEmbeddingCollectionSharder(EmbeddingCollectionSharder):
-    def __init__(self, config: ExchangeConfig, **options: Any) -> None:
+    """TorchRec's, for modules that exchange as `config` says. It adds the names of their tables to `tables`."""
+
+    def __init__(self, config: ExchangeConfig, tables: set[str], **options: Any) -> None:
         super().__init__(**options)
-        self.config = config
+        self.config, self.tables = config, tables
 
     def shard(
         self,
@@ -76,8 +82,10 @@ class ThinEmbeddingCollectionSharder(EmbeddingCollectionSharder):
         device: torch.device | None = None,
         module_fqn: str | None = None,
     ) -> ShardedEmbeddingCollection:
+        self.tables.update(params)
         return ThinEmbeddingCollection(
             self.config,
+            self.tables,
             module=module,
             table_name_to_parameter_sharding=params,
             env=env,
@@ -92,6 +100,7 @@ class _Thin:
     """What the two modules have in common: they are TorchRec's, but for what happens between ranks."""
 
     _config: ExchangeConfig
+    _tables: set[str]
     _env: ShardingEnv
     _agreed = False
 
@@ -103,6 +112,9 @@ class _Thin:
         return request
 
     def _agree(self, device: torch.device) -> None:
+        unknown = [table for table in self._config.tables if table not in self._tables]
+        if unknown:
+            raise ValueError(f"ExchangeConfig.tables has {unknown}, the model has {sorted(self._tables)}")
         of_links = [link.terms for link in links(cast(nn.Module, self))]
         placement = [self._placed, *(terms.placement for terms in of_links)]
         terms = Terms(placement, [terms.settings for terms in of_links], [terms.number for terms in of_links])
@@ -123,8 +135,8 @@ class _Thin:
 class ThinEmbeddingBagCollection(_Thin, ShardedEmbeddingBagCollection):
     """Pooled tables."""
 
-    def __init__(self, config: ExchangeConfig, **kwargs: Any) -> None:
-        self._config = config
+    def __init__(self, config: ExchangeConfig, tables: set[str], **kwargs: Any) -> None:
+        self._config, self._tables = config, tables
         super().__init__(**kwargs)
 
     def create_grouped_sharding_infos(self, *args: Any, **kwargs: Any) -> Any:
@@ -158,8 +170,8 @@ class ThinEmbeddingBagCollection(_Thin, ShardedEmbeddingBagCollection):
 class ThinEmbeddingCollection(_Thin, ShardedEmbeddingCollection):
     """Tables that are not pooled: they go by the row exchange, or by TorchRec's own."""
 
-    def __init__(self, config: ExchangeConfig, **kwargs: Any) -> None:
-        self._config = config
+    def __init__(self, config: ExchangeConfig, tables: set[str], **kwargs: Any) -> None:
+        self._config, self._tables = config, tables
         super().__init__(**kwargs)
 
     def create_grouped_sharding_infos(self, *args: Any, **kwargs: Any) -> Any:
@@ -185,10 +197,18 @@ class ThinEmbeddingCollection(_Thin, ShardedEmbeddingCollection):
         return SequenceSharding(self._config, sharding_infos, *args, **kwargs)
 
 
-def exchange_report(model: nn.Module) -> list[dict[str, Any]]:
-    """What the thin exchanges of a model did since `reset`, a dictionary a table and path: lookups and distinct rows,
-    bytes that this rank sent by kind and in float32, milliseconds of encoding and decoding; means a step."""
-    return [row for link in links(model) for row in link.stats.rows()]
+def exchange_report(model: nn.Module, *, reset: bool = False) -> list[dict[str, Any]]:
+    """What the thin exchanges of a model did on this rank, a dictionary a table and path: lookups and distinct rows,
+    bytes that this rank sent by kind and in float32, milliseconds of encoding and decoding; means a step.
+
+    Args:
+        reset: count from 0 again.
+    """
+    found = [row for link in links(model) for row in link.stats.rows()]
+    if reset:
+        for link in links(model):
+            link.stats.reset()
+    return found
 
 
 def set_link(model: nn.Module, bytes_per_second: float) -> None:
