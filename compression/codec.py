@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compression import message, planes, wire
+from compression import flat, message, planes, wire
 from compression.errors import CorruptPayloadError
 from compression.inputs import Output, Source, output, source
 from compression.message import CHAIN, COLUMNS, ERROR, ROWS, SLACK, STOP
@@ -89,6 +89,7 @@ class Codec:
         self._encoders = [Workspace(decode=False) for _ in range(threads)]
         self._decoders = [Workspace(decode=True) for _ in range(threads)]
         self._words = np.empty(0, np.uint32)
+        self._flat = flat.Flat(self._encoders[0], self._decoders[0])
         self._pool = ThreadPoolExecutor(threads - 1, "codec") if threads > 1 else None
 
     def encode(
@@ -154,6 +155,48 @@ class Codec:
         for target in targets:
             target.finish()
 
+    def encode_flat(
+        self,
+        values: NDArray[np.float32],
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+        bounds: Sequence[Bound],
+        chains: Sequence[str],
+        *,
+        stochastic: int | None = None,
+    ) -> NDArray[np.uint8]:
+        """`encode` of tables that lie one after the other in one array; several times as fast where they are small.
+
+        Args:
+            values: float32 [sum of rows * columns], contiguous.
+            rows, columns: int64 [tables].
+            bounds, chains, stochastic: as in `encode`, one entry a table.
+        """
+        if stochastic is None and values.nbytes <= flat.MOST_BYTES:
+            numbers = self._small_chains(rows, columns, chains)
+            if numbers is not None:
+                relative = [isinstance(bound, Relative) for bound in bounds]
+                limits = [bound.share if isinstance(bound, Relative) else bound for bound in bounds]
+                payload = self._flat.encode(values, rows, columns, np.array(limits), np.array(relative), numbers)
+                if payload is not None:
+                    return payload
+        return self.encode(_tables_of(values, rows, columns), bounds, chains, stochastic=stochastic)
+
+    def decode_flat(
+        self, payload: Any, rows: NDArray[np.int64], columns: NDArray[np.int64], out: NDArray[np.float32]
+    ) -> None:
+        """`decode` to tables that lie one after the other in one array.
+
+        Args:
+            out: float32 [sum of rows * columns], contiguous, written.
+
+        Raises:
+            CorruptPayloadError: as `decode`.
+        """
+        words = wire.as_words(payload)
+        if out.nbytes > flat.MOST_BYTES or not self._flat.decode(words, rows, columns, out):
+            self.decode(words.view(np.uint8), _tables_of(out, rows, columns))
+
     def set_link(self, link: float) -> None:
         """The rate of the link in bytes per second has changed: "auto" decides anew."""
         self.selector = Selector(link)
@@ -170,6 +213,18 @@ class Codec:
         if bound < SMALLEST or one.dtype > wire.BFLOAT16:
             return RAW if chain == "raw" else LOSSLESS
         return self.selector.choose(table, one, bound, stochastic) if chain == "auto" else CHAINS[chain]
+
+    def _small_chains(
+        self, rows: NDArray[np.int64], columns: NDArray[np.int64], chains: Sequence[str]
+    ) -> list[int] | None:
+        """Numbers of the chains where each is known without looking at the values; else None."""
+        numbers = []
+        for count, wide, chain in zip(rows.tolist(), columns.tolist(), chains, strict=True):
+            number = self.selector.known(count, wide) if chain == "auto" else CHAINS[chain]
+            if number is None or number == LOSSLESS:
+                return None
+            numbers.append(number)
+        return numbers
 
     def _encode(self, parts: list[_Part], stochastic: bool) -> NDArray[np.uint8]:
         groups = self._split(parts, lambda part: (part.last - part.first) * part.source.row_bytes)
@@ -261,6 +316,14 @@ def inspect(payload: Any) -> list[dict[str, Any]]:
         }
         for s in wire.read_frame(wire.as_words(payload))
     ]
+
+
+def _tables_of(
+    values: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> list[NDArray[np.float32]]:
+    """Views of consecutive tables."""
+    ends = np.cumsum(rows * columns).tolist()
+    return [values[end - n * c : end].reshape(n, c) for end, n, c in zip(ends, rows, columns, strict=True)]
 
 
 def _absolute(bound: Bound, one: Source) -> float:

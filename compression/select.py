@@ -71,18 +71,28 @@ class Selector:
 
     def choose(self, place: int, source: Source, bound: float, stochastic: bool = False) -> int:
         """The chain for the table at this place of the message, whose bound is positive."""
-        if source.rows * source.row_bytes < SMALL_BYTES:
+        if 4 * source.size < SMALL_BYTES:
             table = 0, source.columns, source.rows.bit_length(), 0, stochastic
         else:
             table = place, source.columns, source.rows.bit_length(), math.frexp(bound)[1], stochastic
-        self._since += 1
-        self._seen[table] = self._seen.get(table, 0) + 1
-        due = self._seen[table] > EVERY and self._since > EVERY // 16
-        if table not in self.chosen or due:
+        if self._is_due(table) or table not in self.chosen:
             self._seen[table] = self._since = 0
             grids = np.array([grid(wire_bound(bound), stochastic)], np.float32)
             self.decide(table, try_chains(source, grids, self._encoder, self._decoder))
         return self.chosen[table]
+
+    def _is_due(self, table: Key) -> bool:
+        """Count a table, and tell whether it is to be tried again."""
+        self._since += 1
+        self._seen[table] = self._seen.get(table, 0) + 1
+        return self._seen[table] > EVERY and self._since > EVERY // 16
+
+    def known(self, rows: int, columns: int) -> int | None:
+        """The chain of a small table of this shape; None if it is to be tried, or is not small."""
+        table = 0, columns, rows.bit_length(), 0, False
+        if 4 * rows * columns >= SMALL_BYTES or self._is_due(table):
+            return None
+        return self.chosen.get(table)
 
     def decide(self, table: Key, trials: dict[int, Trial]) -> None:
         """Take the chain of the least cost; keep the one in use if that is nearly as good."""

@@ -77,6 +77,7 @@ class Workspace:
         self._sizes: dict[str, int] = {}
         self._columns = 0
         self._shapes: set[tuple[int, int]] = set()
+        self._small: set[tuple[int, int]] = set()
 
     def of(self, shapes: Iterable[tuple[int, int]]) -> Work:
         """Arrays large enough for sections of these (rows, columns), each at least 1."""
@@ -90,6 +91,17 @@ class Workspace:
             if before != (self._sizes, self._columns):
                 self.arrays = self._make()
         return self.arrays
+
+    def of_small(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Work:
+        """`of` for many small tables whose rows change all the time: room for the next power of two of each."""
+        bits = np.frexp(rows)[1]
+        classes = set(zip(bits.tolist(), columns.tolist(), strict=True)) - self._small
+        if classes:
+            self._small |= classes
+            # A table of few values is coded as a single column, one of more is not.
+            shapes = [((1 << bit) - 1, wide) for bit, wide in classes if bit]
+            self.of({*shapes, *((most * wide, 1) for most, wide in shapes)})
+        return self.arrays if self._sizes else self.of(())
 
     def _grow(self, rows: int, columns: int) -> None:
         if is_flat(rows, columns):

@@ -54,7 +54,7 @@ class Link:
         return TableChannel(
             self._channel(kind),
             self.stats.tables,
-            self.layout.dims.tolist(),
+            self.layout.dims,
             coding,
             self._codec,
             self.stats,

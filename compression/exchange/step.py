@@ -14,11 +14,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from compression.errors import CorruptPayloadError
 from compression.exchange.blocks import pack, unpack
 from compression.exchange.link import Link
-from compression.exchange.tables import Matrix, Span
+from compression.exchange.tables import Flat, Ints, Matrix, Span
 from compression.id_lists import decode_id_lists, encode_id_lists
-
-Ints = NDArray[np.int64]
-Flat = NDArray[np.float32]
 
 
 class Step:
@@ -132,7 +129,7 @@ class Step:
 
     def receive_rows(self) -> torch.Tensor:
         for peer in self.link.peers():
-            self._rows.receive(peer, self._views(self._blocks, peer))
+            self._rows.receive(peer, self._span_of(self._blocks, peer))
         self._rows.finish()
         return self.output(self._blocks).to(self.device)
 
@@ -141,7 +138,7 @@ class Step:
         self._messages = self.link.gradients.post(self._served, self._wanted)
         self._sums = self.gradients(to_array(grad))
         for peer in self.link.peers():
-            self._messages.send(peer, self._views(self._sums, peer))
+            self._messages.send(peer, self._span_of(self._sums, peer))
         self._messages.flush()
 
     def receive_gradients(self) -> torch.Tensor:
@@ -153,7 +150,7 @@ class Step:
         for peer in self.link.peers():
             sizes = self.asked[peer] * self._own_dims
             flat = np.empty(int(sizes.sum()), np.float32)
-            self._messages.receive(peer, matrices(flat, self.asked[peer], self._own_dims))
+            self._messages.receive(peer, flat)
             self._unpack(flat, peer, table)
         self._messages.finish()
         return torch.from_numpy(table).to(self.device)
@@ -170,38 +167,28 @@ class Step:
     @cached_property
     def _wanted(self) -> list[Span]:
         """By rank, the blocks that this rank gets from it."""
-        return [Span(first, self.counts[first:last].tolist()) for first, last in self.layout.spans]
+        return [Span(first, self.counts[first:last]) for first, last in self.layout.spans]
 
     @cached_property
     def _served(self) -> list[Span]:
         """By rank, the blocks that it gets from this rank."""
-        return [Span(self.layout.own[0], asked) for asked in self.asked.tolist()]
+        return [Span(self.layout.own[0], asked) for asked in self.asked]
 
-    def _pack_for(self, peer: int, table: Matrix) -> list[Matrix]:
+    def _pack_for(self, peer: int, table: Matrix) -> Flat:
         flat = np.empty(int((self.asked[peer] * self._own_dims).sum()), np.float32)
         if flat.size:
             pack(table, self.first[peer], self.asked[peer], self.columns, self._own_dims, flat)
-        return matrices(flat, self.asked[peer], self._own_dims)
+        return flat
 
     def _unpack(self, flat: Flat, peer: int, table: Matrix) -> None:
         if flat.size:
             divisor = self.layout.ranks if get_gradient_division() else 1
             unpack(flat, self.first[peer], self.asked[peer], self.columns, self._own_dims, divisor, table)
 
-    def _views(self, blocks: Flat, peer: int) -> list[Matrix]:
+    def _span_of(self, blocks: Flat, peer: int) -> Flat:
+        """The blocks that are the peer's."""
         first, last = self.layout.spans[peer]
-        return matrices(
-            blocks[self.bases[first] : self.bases[last]], self.counts[first:last], self.layout.dims[first:last]
-        )
-
-
-def matrices(flat: Flat, rows: Ints, dims: Ints) -> list[Matrix]:
-    """Views of consecutive matrices in one array."""
-    views, at = [], 0
-    for count, dim in zip(rows.tolist(), dims.tolist(), strict=True):
-        views.append(flat[at : at + count * dim].reshape(count, dim))
-        at += count * dim
-    return views
+        return blocks[self.bases[first] : self.bases[last]]
 
 
 def to_array(tensor: torch.Tensor) -> NDArray[Any]:

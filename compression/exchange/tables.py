@@ -19,45 +19,65 @@ from compression.exchange.stats import TableStats
 from compression.exchange.transport import Channel, Messages
 
 Matrix = NDArray[np.float32]
-
-
-class Slice(NamedTuple):
-    """Some rows of a table in a chunk."""
-
-    table: int
-    start: int
-    stop: int
-
-
-def cut(rows: Sequence[int], dims: Sequence[int], most: int) -> list[list[Slice]]:
-    """Rows of tables in chunks of about `most` raw bytes, in order. Empty tables are in none."""
-    chunks: list[list[Slice]] = []
-    left = 0
-    for table, (count, dim) in enumerate(zip(rows, dims, strict=True)):
-        start = 0
-        while start < count:
-            if left < 4 * dim:
-                chunks.append([])
-                left = max(most, 4 * dim)
-            stop = min(count, start + left // (4 * dim))
-            chunks[-1].append(Slice(table, start, stop))
-            left -= 4 * dim * (stop - start)
-            start = stop
-    return chunks
-
-
-def most_bytes(chunk: Sequence[Slice], dims: Sequence[int]) -> int:
-    """That the payload of a chunk can have."""
-    values = sum((s.stop - s.start) * dims[s.table] for s in chunk)
-    return 4 * (wire.HEADER + wire.DESCRIPTOR * len(chunk) + values)
+Flat = NDArray[np.float32]
+Ints = NDArray[np.int64]
 
 
 class Span(NamedTuple):
-    """Rows of consecutive tables that go from one rank to another."""
+    """Rows of consecutive tables that go from one rank to another, each table's after those of the one before."""
 
     first: int
-    rows: Sequence[int]
-    """Of the tables first, first + 1, ..."""
+    rows: Ints
+    """int64 [tables], of the tables first, first + 1, ..."""
+
+
+class Chunk(NamedTuple):
+    """What of a span goes in one message."""
+
+    tables: Ints
+    """int64 [n], ascending; tables without rows are left out."""
+    begins: Ints
+    """int64 [n]: the first row of each that is in this chunk."""
+    rows: Ints
+    dims: Ints
+    start: int
+    stop: int
+    """Values of the span."""
+
+    @property
+    def most_bytes(self) -> int:
+        """That its payload can have."""
+        return 4 * (wire.HEADER + wire.DESCRIPTOR * self.tables.size + self.stop - self.start)
+
+
+def cut(span: Span, dims: Ints, most: int) -> list[Chunk]:
+    """A span in chunks of about `most` raw bytes; dims: int64, of all tables."""
+    some = np.flatnonzero(span.rows)
+    if not some.size:
+        return []
+    tables, rows = some + span.first, span.rows[some]
+    wide = dims[tables]
+    total = int((rows * wide).sum())
+    if 4 * total <= most:
+        return [Chunk(tables, np.zeros_like(rows), rows, wide, 0, total)]
+    pieces: list[list[tuple[int, int, int]]] = []
+    left = 0
+    for table, count in zip(tables.tolist(), rows.tolist(), strict=True):
+        begin, size = 0, 4 * int(dims[table])
+        while begin < count:
+            if left < size:
+                pieces.append([])
+                left = max(most, size)
+            taken = min(count - begin, left // size)
+            pieces[-1].append((table, begin, taken))
+            left -= size * taken
+            begin += taken
+    chunks: list[Chunk] = []
+    for piece in pieces:
+        tables, begins, rows = np.array(piece, np.int64).T.copy()
+        start = chunks[-1].stop if chunks else 0
+        chunks.append(Chunk(tables, begins, rows, dims[tables], start, start + int((rows * dims[tables]).sum())))
+    return chunks
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ class TableChannel:
 
     Args:
         channel: what carries them.
-        names, dims: of the tables, the same on all ranks.
+        names, dims: of the tables, the same on all ranks; dims: int64.
         stats: where they are counted, under the kind of the channel.
         chunk_bytes: most raw bytes of a message.
         verify: decode what was encoded and compare.
@@ -84,7 +104,7 @@ class TableChannel:
         self,
         channel: Channel,
         names: Sequence[str],
-        dims: Sequence[int],
+        dims: Ints,
         coding: Coding,
         codec: Codec,
         stats: TableStats,
@@ -92,7 +112,7 @@ class TableChannel:
         chunk_bytes: int,
         verify: bool,
     ) -> None:
-        self.channel, self.names, self.dims = channel, names, list(dims)
+        self.channel, self.names, self.dims = channel, names, dims
         self._coding, self._codec, self._stats = coding, codec, stats
         self._most, self._verify = min(chunk_bytes, wire.PART_BYTES), verify
         self._sent = 0
@@ -101,72 +121,66 @@ class TableChannel:
         """Expect tables from all ranks, before any are sent; an entry a rank, the own one is not looked at."""
         return TableMessages(self, incoming, outgoing)
 
-    def chunks(self, span: Span) -> list[list[Slice]]:
-        """Slices whose tables count from the span's first."""
-        return cut(span.rows, self.dims[span.first : span.first + len(span.rows)], self._most)
+    def chunks(self, spans: Sequence[Span]) -> list[list[Chunk]]:
+        """By rank."""
+        me = self.channel.rank
+        return [[] if rank == me else cut(span, self.dims, self._most) for rank, span in enumerate(spans)]
 
-    def capacities(self, span: Span, chunks: list[list[Slice]]) -> list[int]:
-        return [most_bytes(chunk, self.dims[span.first :]) for chunk in chunks]
-
-    def encode(self, first: int, chunk: list[Slice], tables: Sequence[Matrix]) -> NDArray[np.uint8]:
-        """A view of the codec's buffer."""
+    def encode(self, chunk: Chunk, values: Flat) -> NDArray[np.uint8]:
+        """A view of the codec's buffer, from the values of the span."""
         start = time.perf_counter()
-        parts = [tables[s.table][s.start : s.stop] for s in chunk]
-        bounds = [self._coding.bounds[first + s.table] for s in chunk]
-        chains = [self._coding.chains[first + s.table] for s in chunk]
+        of = self._coding
+        part = values[chunk.start : chunk.stop]
+        bounds = [of.bounds[table] for table in chunk.tables]
+        chains = [of.chains[table] for table in chunk.tables]
         self._sent += 1
-        seed = hash((self._sent, self.channel.rank, first)) if self._coding.stochastic else None
-        payload = self._codec.encode(parts, bounds, chains, stochastic=seed)
-        self._count(first, chunk, parts, payload, time.perf_counter() - start)
+        seed = hash((self._sent, self.channel.rank)) if of.stochastic else None
+        payload = self._codec.encode_flat(part, chunk.rows, chunk.dims, bounds, chains, stochastic=seed)
+        self._count(chunk, part, payload, time.perf_counter() - start)
         if self._verify:
-            self._check(first, chunk, parts, bounds, payload)
+            self._check(chunk, part, bounds, payload)
         return payload
 
-    def decode(self, first: int, chunk: list[Slice], payload: NDArray[np.uint8], outs: Sequence[Matrix]) -> None:
-        """Decode into some rows of the outs.
+    def decode(self, chunk: Chunk, payload: NDArray[np.uint8], out: Flat) -> None:
+        """Decode into the values of the span.
 
         Raises:
             CorruptPayloadError: the payload does not hold what the sender was to send.
         """
         start = time.perf_counter()
-        parts = [outs[s.table][s.start : s.stop] for s in chunk]
-        self._codec.decode(payload, parts)
-        self._share(self._stats.decode_s, first, chunk, parts, time.perf_counter() - start)
+        self._codec.decode_flat(payload, chunk.rows, chunk.dims, out[chunk.start : chunk.stop])
+        self._share(self._stats.decode_s, chunk, time.perf_counter() - start)
 
-    def names_of(self, first: int, chunk: list[Slice]) -> str:
-        return ", ".join(self.names[first + s.table] for s in chunk)
+    def names_of(self, chunk: Chunk) -> str:
+        return ", ".join(self.names[table] for table in chunk.tables)
 
-    def _count(self, first: int, chunk: list[Slice], parts: list[Matrix], payload: NDArray[np.uint8], s: float) -> None:
-        count, kind, stats = len(chunk), self.channel.kind, self._stats
+    def _count(self, chunk: Chunk, part: Flat, payload: NDArray[np.uint8], seconds: float) -> None:
+        count, kind, stats = chunk.tables.size, self.channel.kind, self._stats
         descriptors = payload.view(np.uint32)[wire.HEADER : wire.HEADER + wire.DESCRIPTOR * count]
-        sizes = 4 * descriptors.reshape(count, wire.DESCRIPTOR)[:, 3].astype(np.float64)
-        tables = [first + s.table for s in chunk]
-        np.add.at(stats.bytes[kind], tables, sizes + (payload.size - sizes.sum()) / count)
-        np.add.at(stats.raw[kind], tables, [part.nbytes for part in parts])
-        self._share(stats.encode_s, first, chunk, parts, s)
-        stats.nonfinite += sum(count_nonfinite(part.reshape(-1)) for part in parts)
+        sizes = 4.0 * descriptors.reshape(count, wire.DESCRIPTOR)[:, 3]
+        # A table is at most once in a chunk.
+        stats.bytes[kind][chunk.tables] += sizes + (payload.size - sizes.sum()) / count
+        stats.raw[kind][chunk.tables] += 4 * chunk.rows * chunk.dims
+        self._share(stats.encode_s, chunk, seconds)
+        stats.nonfinite += count_nonfinite(part)
 
-    def _share(self, into: NDArray[np.float64], first: int, chunk: list[Slice], parts: list[Matrix], s: float) -> None:
-        sizes = np.array([part.nbytes for part in parts], np.float64)
-        np.add.at(into, [first + s.table for s in chunk], sizes * (s / sizes.sum()))
+    def _share(self, into: NDArray[np.float64], chunk: Chunk, seconds: float) -> None:
+        into[chunk.tables] += chunk.rows * chunk.dims * (seconds / (chunk.stop - chunk.start))
 
-    def _check(
-        self, first: int, chunk: list[Slice], parts: list[Matrix], bounds: list[Bound], payload: NDArray[np.uint8]
-    ) -> None:
-        decoded = [np.empty_like(part) for part in parts]
-        self._codec.decode(payload, decoded)
-        for piece, part, out, bound in zip(chunk, parts, decoded, bounds, strict=True):
-            if isinstance(bound, Relative):
-                finite = part[np.isfinite(part)].astype(np.float64)
-                bound = bound.share * float(finite.max() - finite.min()) if finite.size else 0.0
+    def _check(self, chunk: Chunk, part: Flat, bounds: Sequence[Bound], payload: NDArray[np.uint8]) -> None:
+        decoded = np.empty_like(part)
+        self._codec.decode_flat(payload, chunk.rows, chunk.dims, decoded)
+        pairs = zip(matrices(part, chunk.rows, chunk.dims), matrices(decoded, chunk.rows, chunk.dims), strict=True)
+        for i, (true, out) in enumerate(pairs):
+            bound = absolute(bounds[i], true)
             with np.errstate(invalid="ignore"):
-                held = np.abs(part.astype(np.float64) - out) <= bound
-            held |= part.view(np.uint32) == out.view(np.uint32)
+                held = np.abs(true.astype(np.float64) - out) <= bound
+            held |= true.view(np.uint32) == out.view(np.uint32)
             if not held.all():
                 row, column = np.argwhere(~held)[0].tolist()
                 raise BoundError(
-                    f"{self.channel.kind} of table {self.names[first + piece.table]}: row {piece.start + row}, "
-                    f"column {column} is {part[row, column]!r}, decoded {out[row, column]!r}, bound {bound!r}"
+                    f"{self.channel.kind} of table {self.names[chunk.tables[i]]}: row {chunk.begins[i] + row}, "
+                    f"column {column} is {true[row, column]!r}, decoded {out[row, column]!r}, bound {bound!r}"
                 )
 
 
@@ -174,45 +188,57 @@ class TableMessages:
     """One exchange of a `TableChannel`: send to each rank, then receive from each."""
 
     def __init__(self, tables: TableChannel, incoming: Sequence[Span], outgoing: Sequence[Span]) -> None:
-        self._tables, self._incoming, self._outgoing = tables, incoming, outgoing
-        me = tables.channel.rank
-        self._in = [[] if r == me else tables.chunks(span) for r, span in enumerate(incoming)]
-        self._out = [[] if r == me else tables.chunks(span) for r, span in enumerate(outgoing)]
+        self._tables = tables
+        self._in, self._out = tables.chunks(incoming), tables.chunks(outgoing)
         self._messages: Messages = tables.channel.post(
-            [tables.capacities(span, chunks) for span, chunks in zip(incoming, self._in, strict=True)],
-            [tables.capacities(span, chunks) for span, chunks in zip(outgoing, self._out, strict=True)],
+            [[chunk.most_bytes for chunk in chunks] for chunks in self._in],
+            [[chunk.most_bytes for chunk in chunks] for chunks in self._out],
         )
 
-    def send(self, peer: int, tables: Sequence[Matrix]) -> None:
-        """Encode and send, chunk by chunk; float32 [rows, dim] for each table of the span that goes to the peer."""
-        first = self._outgoing[peer].first
+    def send(self, peer: int, values: Flat) -> None:
+        """Encode and send, chunk by chunk; float32, the values of the span that goes to the peer."""
         for number, chunk in enumerate(self._out[peer]):
-            self._messages.send(peer, number, self._tables.encode(first, chunk, tables))
+            self._messages.send(peer, number, self._tables.encode(chunk, values))
 
     def flush(self) -> None:
         """Nothing more is sent."""
         self._messages.flush()
 
-    def receive(self, peer: int, outs: Sequence[Matrix]) -> None:
+    def receive(self, peer: int, out: Flat) -> None:
         """Wait for a rank's tables and decode them.
 
         Args:
-            outs: float32 [rows, dim], contiguous, for each table of the span that comes from the peer.
+            out: float32, the values of the span that comes from the peer, written.
 
         Raises:
             ExchangeError: nothing came in time, or not what was to come.
         """
-        first = self._incoming[peer].first
         for number, chunk in enumerate(self._in[peer]):
             payload = self._messages.receive(peer, number)
             try:
-                self._tables.decode(first, chunk, payload, outs)
+                self._tables.decode(chunk, payload, out)
             except CorruptPayloadError as error:
-                names = self._tables.names_of(first, chunk)
-                raise self._tables.channel.broken(
-                    peer, self._tables.channel.rank, number, f"{names}: {error}"
-                ) from error
+                channel = self._tables.channel
+                problem = f"{self._tables.names_of(chunk)}: {error}"
+                raise channel.broken(peer, channel.rank, number, problem) from error
 
     def finish(self) -> None:
         """Wait until all is sent."""
         self._messages.finish()
+
+
+def absolute(bound: Bound, values: Matrix) -> float:
+    """The bound of a table in a message."""
+    if not isinstance(bound, Relative):
+        return float(bound)
+    finite = values[np.isfinite(values)].astype(np.float64)
+    return bound.share * float(finite.max() - finite.min()) if finite.size else 0.0
+
+
+def matrices(flat: Flat, rows: Ints, dims: Ints) -> list[Matrix]:
+    """Views of consecutive matrices in one array."""
+    views, at = [], 0
+    for count, dim in zip(rows.tolist(), dims.tolist(), strict=True):
+        views.append(flat[at : at + count * dim].reshape(count, dim))
+        at += count * dim
+    return views

@@ -80,6 +80,23 @@ def given(monkeypatch) -> Given:
     return made
 
 
+@pytest.fixture
+def none_is_small(monkeypatch) -> None:
+    """Every table has its own trial."""
+    monkeypatch.setattr(select, "SMALL_BYTES", 0)
+
+
+def test_small_tables_of_about_a_size_share_a_trial(given):
+    codec = Codec(link=1e6)
+    codec.encode([trained(20, 16), trained(30, 16), trained(17, 16), trained(33, 16), trained(20, 8)], 0.1)
+    assert given.count == 3, "17 to 31 rows of 16, 33 rows of 16, 20 rows of 8"
+    codec.encode([trained(20, 16), trained(30, 16)], [0.001, 10.0])
+    assert given.count == 3, "whatever their bounds"
+    codec.encode([trained(1024, 16), trained(1024, 16)], 0.1)
+    assert given.count == 5
+
+
+@pytest.mark.usefixtures("none_is_small")
 def test_a_table_is_tried_at_first_sight_and_seldom_again(given):
     codec = Codec(link=1e6)
     tables = [trained(4, 4)] * 3
@@ -113,8 +130,9 @@ def test_a_choice_is_made_again_whatever_the_other_tables_are(given, others):
     assert "bitpack" in [section["chain"] for section in inspect(codec.encode(tables, bounds))]
 
 
+@pytest.mark.usefixtures("none_is_small")
 def test_each_table_has_its_own_choice(given):
-    """So has each size of it: a message of few rows may not be worth what one of many is."""
+    """If it is not small. So has each size of it: a message of few rows may not be worth what one of many is."""
     codec = Codec(link=1e6)
     tables = [trained(300, 16), trained(300, 16), trained(300, 8), trained(20, 16)]
     codec.encode(tables, 0.1)
