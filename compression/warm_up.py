@@ -19,6 +19,8 @@ def warm_up() -> None:
     rows = np.repeat(np.linspace(-1, 1, 256, dtype=np.float32).reshape(16, 16), 8, axis=0)
     for chain in ("huffman", "lossless"):
         codec.decode(codec.encode([rows], Relative(0.01), chain, stochastic=0), [np.empty_like(rows)])
+    flat, shape = rows.reshape(-1), (np.array([128]), np.array([16]))
+    codec.decode_flat(codec.encode_flat(flat, *shape, [0.01], ["huffman"]), *shape, np.empty_like(flat))
     ids = np.arange(64)
     for some in (ids, ids.astype(np.int32)):
         decode_ids(encode_ids(some))
