@@ -180,7 +180,7 @@ class TableChannel:
                 row, column = np.argwhere(~held)[0].tolist()
                 raise BoundError(
                     f"{self.channel.kind} of table {self.names[chunk.tables[i]]}: row {chunk.begins[i] + row}, "
-                    f"column {column} is {true[row, column]!r}, decoded {out[row, column]!r}, bound {bound!r}"
+                    f"column {column} is {true[row, column]:.9g}, decoded {out[row, column]:.9g}, bound {bound:.9g}"
                 )
 
 
