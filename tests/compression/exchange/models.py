@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from compression.exchange import Direction, ExchangeConfig, TablePolicy
 
 SUM, MEAN = PoolingType.SUM, PoolingType.MEAN
-TABLES = [("user", 1000, 8, ["user"], SUM), ("item", 50, 16, ["item", "last"], SUM), ("tag", 300, 8, ["tag"], MEAN)]
+TABLES = [("user", 1000, 8, ["user"], SUM), ("item", 50, 16, ["item", "last"], SUM), ("tag", 300, 12, ["tag"], MEAN)]
 """Name, rows, columns, features and pooling."""
+WIDTH = sum(dim * len(features) for _, _, dim, features, _ in TABLES)
 FEATURES = ["user", "item", "last", "tag"]
 ROWS = {feature: rows for _, rows, _, features, _ in TABLES for feature in features}
 
@@ -65,7 +67,7 @@ class Bags(nn.Module):
             )
             for i in range(collections)
         )
-        self.over = nn.Linear(48 * collections, 1)
+        self.over = nn.Linear(WIDTH * collections, 1)
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
         pooled = [ebc(features).to_dict() for ebc in self.ebcs]
@@ -219,3 +221,16 @@ def train(dmp: DistributedModelParallel, feed: Iterable[KeyedJaggedTensor], adam
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
+
+
+def error_of(case: Callable[[dist.ProcessGroup], object]) -> str:
+    """Type and text of the error that a case raises on this rank, in a group of its own, which an error may break; or
+    nothing. All ranks must call it at once, and then wait for each other."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
+    try:
+        case(group)
+        said = ""
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    dist.barrier()
+    return said
