@@ -38,8 +38,16 @@ def compress_dense(
     """
     if options.dense == "none":
         return
+    parameters = [(name, p) for name, p in model.named_parameters() if TABLE_MARK not in name and p.requires_grad]
+    if options.dense == "thin":
+        from compression.exchange import DenseExchange, dense_hook
+
+        named = [p for _, p in sorted(parameters, key=lambda pair: pair[0])]
+        state = DenseExchange(group, named, options.dense_bound, timeout_s=options.timeout_s)
+        model.register_comm_hook(state, dense_hook)
+        return
     if options.dense == "powersgd":
-        _check_matrices([p for name, p in model.named_parameters() if TABLE_MARK not in name], options.dense_rank)
+        _check_matrices([p for _, p in parameters], options.dense_rank)
     _try(options, group, device)
     model.register_comm_hook(*_hook(options, group))
 

@@ -149,9 +149,12 @@ class ExchangeOptions(Options):
     schedule: Literal["torchrec", "duplex"] = "torchrec"
     """How an all-to-all is sent: as TorchRec does, or with every receive posted before any send, which lets gloo use
     both directions of a link at once."""
-    dense: Literal["none", "fp16", "bf16", "powersgd"] = "none"
-    """What the all-reduce of the MLPs' gradients sends, by torch's own hooks: none = fp32; half the bits; or PowerSGD
-    (arXiv 1905.13727), matrices of a low rank with what they miss sent later."""
+    dense: Literal["none", "thin", "fp16", "bf16", "powersgd"] = "none"
+    """How the MLPs' gradients are averaged: none = DDP's all-reduce in fp32; thin = by the messages and the codec of
+    the thin exchange; the others by torch's own hooks: half the bits, or PowerSGD (arXiv 1905.13727), matrices of a
+    low rank with what they miss sent later."""
+    dense_bound: Share = 0.01
+    """thin: largest error of a gradient that is sent, as a share of its parameter's range in a message; 0 = exact."""
     dense_rank: Positive = 1
     """Rank r of PowerSGD: r (n + m) values for a matrix of n x m, or all where that is no less than half of them."""
     dense_start: Annotated[int, Field(ge=2)] = 100

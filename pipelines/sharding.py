@@ -175,8 +175,8 @@ class _DenseWrapper(DefaultDataParallelWrapper):
     def __init__(self, group: dist.ProcessGroup, exchange: ExchangeOptions) -> None:
         # DDP regroups its gradient buckets after the first step unless it looks for unused parameters. The order of
         # sums of a ring all-reduce follows the buckets, so a resumed run would differ in the last bits on four or more
-        # ranks.
-        super().__init__(static_graph=False, find_unused_parameters=True)
+        # ranks. The thin exchange does not sum by buckets, and does without the all-reduce that the look takes.
+        super().__init__(static_graph=False, find_unused_parameters=exchange.dense != "thin")
         self._group, self._exchange = group, exchange
 
     def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:  # noqa: ARG002

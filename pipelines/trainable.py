@@ -51,8 +51,9 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     table_sharders = sharders(job.optim, exchange, device, config)
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)
-    if of_tables:
+    if of_tables or exchange.dense == "thin":
         watch_thin_exchange()
+    if of_tables:
         text += f"\n{describe(exchange, of_tables, plan)}"
     groups = groups or counting_groups(exchange)
     sharded = shard_model(model, plan, table_sharders, device, groups, exchange)

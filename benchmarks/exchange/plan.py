@@ -19,7 +19,7 @@ EXCHANGES: dict[str, list[str]] = {
     "QComms bf16": ["exchange.codec=bf16"],
     "QComms fp8": ["exchange.codec=fp8"],
     "QComms int8": ["exchange.codec=int8"],
-    THIN: ["exchange.codec=thin", "exchange.dense=powersgd", "exchange.dense_rank=1", "exchange.dense_start=2"],
+    THIN: ["exchange.codec=thin", "exchange.dense=thin"],
 }
 """Contenders by name, each with what its configuration changes. A device may refuse some."""
 SHARE_LOW, SHARE_HIGH = 0.60, 0.65

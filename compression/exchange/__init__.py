@@ -5,17 +5,20 @@ docs/exchange.md is the guide. It needs torch and TorchRec besides what `compres
 
 from compression.exchange.choose import choose_path, path_bytes
 from compression.exchange.config import Direction, ExchangeConfig, TablePolicy
+from compression.exchange.dense import DenseExchange, dense_hook
 from compression.exchange.errors import BoundError, ExchangeError
 from compression.exchange.sharders import exchange_report, set_link, thin_sharders
 from compression.exchange.warm_up import warm_up
 
 __all__ = [
     "BoundError",
+    "DenseExchange",
     "Direction",
     "ExchangeConfig",
     "ExchangeError",
     "TablePolicy",
     "choose_path",
+    "dense_hook",
     "exchange_report",
     "path_bytes",
     "set_link",

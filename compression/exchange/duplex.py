@@ -146,6 +146,9 @@ class Ahead:
         self._posted: dict[int, _Receive] = {}
 
     def post(self) -> None:
+        if torch.autograd._profiler_enabled():
+            # gloo's threads would write into the profiler's records when the next exchange comes, long after it ended.
+            return
         # A peer may have ended after its last exchange; if that was not the last, the next one finds out.
         with contextlib.suppress(RuntimeError):
             for peer in reversed(self._channel.peers):

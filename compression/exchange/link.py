@@ -16,7 +16,11 @@ from compression.exchange.tables import Coding, TableChannel
 from compression.exchange.transport import Channel
 
 _numbers = itertools.count()
-"""Ranks make the same modules in the same order, so they give a channel the same number."""
+
+
+def next_number() -> int:
+    """For a channel: ranks make the same modules in the same order, so they give a channel the same number."""
+    return next(_numbers)
 
 
 class Link:
@@ -44,7 +48,7 @@ class Link:
         return Channel(
             self.group,
             kind=kind,
-            number=next(_numbers),
+            number=next_number(),
             timeout_s=self.config.timeout_s,
             schedule=self.config.schedule,
             describe=lambda source, target, _: self._describe(kind, source, target),

@@ -15,17 +15,17 @@ class TableStats:
     The times of a message are shared out among its tables by their raw bytes.
     """
 
-    def __init__(self, tables: tuple[str, ...], path: str) -> None:
-        self.tables, self.path = tables, path
+    def __init__(self, tables: tuple[str, ...], path: str, kinds: tuple[str, ...] = KINDS) -> None:
+        self.tables, self.path, self.kinds = tables, path, kinds
         self.reset()
 
     def reset(self) -> None:
         count = len(self.tables)
         self.steps = 0
         self.lookups, self.distinct = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.bytes = {kind: np.zeros(count) for kind in KINDS}
+        self.bytes = {kind: np.zeros(count) for kind in self.kinds}
         """Sent to other ranks, payload headers shared out, by kind."""
-        self.raw = {kind: np.zeros(count) for kind in KINDS}
+        self.raw = {kind: np.zeros(count) for kind in self.kinds}
         """Bytes of the same values in float32; of ids in int64."""
         self.encode_s, self.decode_s = np.zeros(count), np.zeros(count)
         self.nonfinite = 0
@@ -51,7 +51,7 @@ class TableStats:
             row = found.setdefault(table, {"table": table, "path": self.path, "lookups": 0.0, "distinct": 0.0})
             row["lookups"] += self.lookups[i] / steps
             row["distinct"] += self.distinct[i] / steps
-            for kind in KINDS:
+            for kind in self.kinds:
                 for what, counts in (("bytes", self.bytes), ("raw_bytes", self.raw)):
                     key = f"{kind}_{what}"
                     row[key] = row.get(key, 0.0) + counts[kind][i] / steps
@@ -59,7 +59,7 @@ class TableStats:
             row["decode_ms"] = row.get("decode_ms", 0.0) + 1000 * self.decode_s[i] / steps
         for row in found.values():
             row["distinct_share"] = row["distinct"] / row["lookups"] if row["lookups"] else 0.0
-            for kind in KINDS[1:]:
+            for kind in self.kinds[1:]:
                 sent = row[f"{kind}_bytes"]
                 row[f"{kind}_ratio"] = row[f"{kind}_raw_bytes"] / sent if sent else 0.0
         return list(found.values())

@@ -129,17 +129,20 @@ class TableChannel:
     def encode(self, chunk: Chunk, values: Flat) -> NDArray[np.uint8]:
         """A view of the codec's buffer, from the values of the span."""
         start = time.perf_counter()
-        of = self._coding
         part = values[chunk.start : chunk.stop]
-        bounds = [of.bounds[table] for table in chunk.tables]
-        chains = [of.chains[table] for table in chunk.tables]
         self._sent += 1
-        seed = hash((self._sent, self.channel.rank)) if of.stochastic else None
-        payload = self._codec.encode_flat(part, chunk.rows, chunk.dims, bounds, chains, stochastic=seed)
+        payload = self._encode(chunk, part)
         self._count(chunk, part, payload, time.perf_counter() - start)
         if self._verify:
-            self._check(chunk, part, bounds, payload)
+            self._check(chunk, part, [self._coding.bounds[table] for table in chunk.tables], payload)
         return payload
+
+    def _encode(self, chunk: Chunk, part: Flat) -> NDArray[np.uint8]:
+        of = self._coding
+        bounds = [of.bounds[table] for table in chunk.tables]
+        chains = [of.chains[table] for table in chunk.tables]
+        seed = hash((self._sent, self.channel.rank)) if of.stochastic else None
+        return self._codec.encode_flat(part, chunk.rows, chunk.dims, bounds, chains, stochastic=seed)
 
     def decode(self, chunk: Chunk, payload: NDArray[np.uint8], out: Flat) -> None:
         """Decode into the values of the span.
@@ -199,6 +202,15 @@ class TableMessages:
         """Encode and send, chunk by chunk; float32, the values of the span that goes to the peer."""
         for number, chunk in enumerate(self._out[peer]):
             self._messages.send(peer, number, self._tables.encode(chunk, values))
+
+    def send_all(self, values: Flat, out: Flat) -> None:
+        """Send all ranks the same span; out: what they decode of it."""
+        first, *others = self._tables.channel.peers
+        for number, chunk in enumerate(self._out[first]):
+            payload = self._tables.encode(chunk, values).copy()
+            for peer in (first, *others):
+                self._messages.send(peer, number, payload)
+            self._tables.decode(chunk, payload, out)
 
     def flush(self) -> None:
         """Nothing more is sent."""
