@@ -29,6 +29,7 @@ RUNS = {
     "none": [],
     "fp16": ["exchange.dense=fp16"],
     "bf16": ["exchange.dense=bf16"],
+    "thin": ["exchange.dense=thin"],
     "rank 1": POWER,
     "rank 3": [*POWER, "exchange.dense_rank=3"],
 }
@@ -123,7 +124,9 @@ def ring(values: int, size: int) -> int:
     return 2 * (values * size * (RANKS - 1) // RANKS)
 
 
-@pytest.mark.parametrize(("name", "near"), [("fp16", 1e-4), ("bf16", 1e-3), ("rank 1", 1e-2), ("rank 3", 1e-2)])
+@pytest.mark.parametrize(
+    ("name", "near"), [("fp16", 1e-4), ("bf16", 1e-3), ("thin", 1e-2), ("rank 1", 1e-2), ("rank 3", 1e-2)]
+)
 def test_training_goes_on_as_with_fp32(ranks: list[dict], name: str, near: float) -> None:
     for rank in ranks:
         plain, sent = rank["runs"]["none"], rank["runs"][name]
@@ -145,6 +148,12 @@ def test_half_precision_sends_half_the_bytes(ranks: list[dict]) -> None:
         used = ring(len(shapes), 4)  # an int32 a parameter: which were used
         for name, size in (("none", 4), ("fp16", 2), ("bf16", 2)):
             assert rank["runs"][name]["sent"] == [ring(values, size) + used] * STEPS
+
+
+def test_thin_sends_a_fraction_and_no_bitmap(ranks: list[dict]) -> None:
+    for rank in ranks:
+        plain, thin = (rank["runs"][name]["sent"] for name in ("none", "thin"))
+        assert all(3 * b < a for a, b in zip(plain[1:], thin[1:], strict=True))
 
 
 @pytest.mark.parametrize("power", [1, 3])
@@ -195,7 +204,7 @@ def test_what_cannot_be_done_is_refused_at_the_start(ranks: list[dict]) -> None:
         (["exchange.dense=fp16", "exchange.dense_start=9"], "exchange.dense_start: is for PowerSGD"),
         (["exchange.dense=powersgd", "exchange.dense_start=1"], "should be greater than or equal to 2, got 1"),
         (["exchange.dense=powersgd", "exchange.dense_rank=0"], "should be greater than 0, got 0"),
-        (["exchange.dense=fp8"], "'none', 'fp16', 'bf16' or 'powersgd', got 'fp8'"),
+        (["exchange.dense=fp8"], "'none', 'thin', 'fp16', 'bf16' or 'powersgd', got 'fp8'"),
     ],
 )
 def test_keys_that_do_not_fit_are_one_clear_line(assignments: list[str], expected: str) -> None:
