@@ -19,6 +19,7 @@ from compression.exchange.config import ExchangeConfig
 from compression.exchange.distinct import Distinct
 from compression.exchange.layout import Layout, read_layout
 from compression.exchange.link import Link
+from compression.exchange.notes import leave_note
 from compression.exchange.pooled import PooledStep
 from compression.exchange.row import RowStep, SequenceStep
 from compression.exchange.step import Step
@@ -27,14 +28,18 @@ Begin = Callable[[KeyedJaggedTensor], Step]
 
 
 class ThinInputDist(BaseSparseFeaturesDist[KeyedJaggedTensor]):
-    """Sends ids to the owners of their rows."""
+    """Sends ids to the owners of their rows. An id that its table has no row for is an IndexError."""
 
     def __init__(self, make_step: Begin) -> None:
         super().__init__()
         self._make_step = make_step
 
     def forward(self, sparse_features: KeyedJaggedTensor) -> Awaitable[Awaitable[KeyedJaggedTensor]]:
-        step = self._make_step(sparse_features)
+        try:
+            step = self._make_step(sparse_features)
+        except IndexError as error:
+            leave_note(f"ids: {error}")
+            raise
         step.begin()
         return Sizes(step)
 
