@@ -181,10 +181,11 @@ class TableChannel:
             held |= true.view(np.uint32) == out.view(np.uint32)
             if not held.all():
                 row, column = np.argwhere(~held)[0].tolist()
-                raise BoundError(
-                    f"{self.channel.kind} of table {self.names[chunk.tables[i]]}: row {chunk.begins[i] + row}, "
-                    f"column {column} is {true[row, column]:.9g}, decoded {out[row, column]:.9g}, bound {bound:.9g}"
+                problem = (
+                    f"table {self.names[chunk.tables[i]]}: row {chunk.begins[i] + row}, column {column} "
+                    f"is {true[row, column]:.9g}, decoded {out[row, column]:.9g}, bound {bound:.9g}"
                 )
+                raise BoundError(f"{self.channel.kind} of {problem}") from self.channel.failed(problem)
 
 
 class TableMessages:
