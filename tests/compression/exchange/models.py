@@ -136,8 +136,8 @@ def batches(steps: int, rows: int = 32, **options: Any) -> Iterator[KeyedJaggedT
     return (batch_of(step, rows - dist.get_rank(), **options) for step in range(steps))
 
 
-def plan_of(model: nn.Module, sharders: list[Any], columns: bool, ranks: int) -> ShardingPlan:
-    """Tables in turn to the ranks; with `columns` the second is cut into halves."""
+def plan_of(model: nn.Module, sharders: list[Any], columns: bool, ranks: int, first: int = 0) -> ShardingPlan:
+    """Tables in turn to the ranks, from the first on; with `columns` the second is cut into halves."""
     found = {}
     for path, module in model.named_modules():
         if not isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
@@ -149,7 +149,7 @@ def plan_of(model: nn.Module, sharders: list[Any], columns: bool, ranks: int) ->
             per_table[name] = (
                 column_wise(ranks=[0, ranks - 1], compute_kernel="fused")
                 if cut
-                else table_wise(rank=i % ranks, compute_kernel="fused")
+                else table_wise(rank=(first + i) % ranks, compute_kernel="fused")
             )
         found[path] = construct_module_sharding_plan(
             module, per_table, sharder=sharder, device_type="cpu", local_size=ranks, world_size=ranks
@@ -227,6 +227,7 @@ def error_of(case: Callable[[dist.ProcessGroup], object]) -> str:
     """Type and text of the error that a case raises on this rank, in a group of its own, which an error may break; or
     nothing. All ranks must call it at once, and then wait for each other."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
+    forget_notes()
     try:
         case(group)
         said = ""
@@ -234,3 +235,13 @@ def error_of(case: Callable[[dist.ProcessGroup], object]) -> str:
         said = f"{type(error).__name__}: {error}"
     dist.barrier()
     return said
+
+
+def forget_notes() -> None:
+    """Of failures so far. All ranks must call it at once."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        store = dist.distributed_c10d._get_default_store()
+        for key in ("count", *range(1, 10)):
+            store.delete_key(f"thinwire/exchange/{key}")
+    dist.barrier()

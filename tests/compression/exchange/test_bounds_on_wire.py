@@ -186,7 +186,7 @@ def wrong(at: str, table: str, kind: str) -> Iterator[None]:
 
 def found_wrong(group: dist.ProcessGroup, *fault: str) -> None:
     """By the exchange itself."""
-    dmp = model(config("row", verify=True, timeout_s=2.0), group=group)
+    dmp = model(config("row", verify=True, timeout_s=60.0), group=group)
     with wrong(*fault):
         train(dmp, batches(1))
 
@@ -267,6 +267,6 @@ def test_a_wrong_codec_is_named_before_anything_is_done_with_its_values(ranks: l
             if (rank == OWNERS[table]) == (kind == "output_dist"):
                 assert text.startswith(f"BoundError: {kind} of table {table}: row 2, column 3 is "), said
             else:
-                assert text.startswith("ExchangeError: "), said
+                assert text.startswith("ExchangeError: ") and f"said: {kind}: table {table}: row 2, " in text, said
     # The tests above would see it too.
     assert [found["seen"].get("user output_dist", 0.0) > 10 for found in ranks] == [False, True, True]

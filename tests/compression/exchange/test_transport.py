@@ -27,6 +27,7 @@ from compression.exchange.duplex import INLINE_BYTES
 from compression.exchange.errors import ExchangeError
 from compression.exchange.frames import HEADER_BYTES, MOST_BYTES, Stamp, header, layout, read_header, size_class
 from compression.exchange.transport import Channel
+from tests.compression.exchange.models import forget_notes
 from tests.ranks import run_ranks
 
 SCHEDULES = ("duplex", "all_to_all")
@@ -270,15 +271,6 @@ def what_is_said(name: str, schedule: str) -> dict[str, object]:
         chained = False
     transport.announced_size = lambda true: true
     return {"said": said, "took_s": time.monotonic() - start, "chained": chained}
-
-
-def forget_notes() -> None:
-    dist.barrier()
-    if dist.get_rank() == 0:
-        store = dist.distributed_c10d._get_default_store()
-        for key in ("count", "1", "2", "3", "4"):
-            store.delete_key(f"thinwire/exchange/{key}")
-    dist.barrier()
 
 
 def say_all(schedule: str, names: list[str]) -> dict[str, dict[str, object]]:
