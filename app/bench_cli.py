@@ -68,7 +68,7 @@ def bench_codec(json_file: Path | None, **options: Any) -> None:
 @click.option("--rates", help="Link rates, both directions each; none = unshaped.  [default: "
               "50mbit,100mbit,1gbit,none; quick: 100mbit,none; cluster: none]")  # fmt: skip
 @click.option("--grid", metavar="BATCHxDIM,...", help="Rows a rank and step, and embedding dimension.  [default: "
-              "1024x16,512x16,512x64; quick: 1024x16]")  # fmt: skip
+              "1024x16,1024x32; quick: 1024x16]")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Two ranks, fewer rates and windows: under 3 minutes.")
 @click.option("--link-command", help="On a cluster: a command that sets all links, with {rate} in it.")
 @click.option("--plot", type=PATH, default="exchange.png", show_default=True, help="Step time over link rate.")

@@ -29,7 +29,7 @@ from benchmarks.lab import Lab
 from pipelines.errors import UserError
 
 LAB_LINK_COMMAND = f"{shlex.quote(sys.executable)} -m benchmarks.lab rate {{rate}}"
-RATES, GRID = "50mbit,100mbit,1gbit,none", "1024x16,512x16,512x64"
+RATES, GRID = "50mbit,100mbit,1gbit,none", "1024x16,1024x32"
 ROOT = Path(__file__).resolve().parent.parent
 LEAVE_S = 60
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 from torchrec.datasets.utils import Batch
 
-from pipelines.metrics import KINDS
+from pipelines.metrics import EXCHANGE, KINDS
 from pipelines.trainable import Trainable
 
 PHASES = ("input dist", "lookup", "output dist", "dense forward", "backward", "gradients", "optimiser", "rest")
@@ -43,6 +43,8 @@ class Window:
     """Of the slowest rank."""
     wire: list[float]
     """Bytes a rank and step by kind, mean over ranks."""
+    busiest: float
+    """Bytes of the exchange that the rank which sends most sends in a step, over the mean of all ranks."""
 
 
 @dataclass
@@ -93,10 +95,14 @@ class Contender:
         worst = torch.tensor([seconds, peak, peak - before], dtype=torch.float64, device=device)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
         wire = self.trainable.groups.wire.take().to(device)
+        most = wire[: len(EXCHANGE)].sum()
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
         dist.all_reduce(wire)
+        mean = float(wire[: len(EXCHANGE)].sum()) / dist.get_world_size()
         self.peak_mb, self.growth_mb = max(self.peak_mb, float(worst[1])), max(self.growth_mb, float(worst[2]))
         scale = steps * dist.get_world_size()
-        return Window(1000 * float(worst[0]) / steps, [count / scale for count in wire.tolist()])
+        busiest = float(most) / mean if mean else 1.0
+        return Window(1000 * float(worst[0]) / steps, [count / scale for count in wire.tolist()], busiest)
 
     def take_turn(self) -> None:
         self.windows.append(self.measure(self.steps))

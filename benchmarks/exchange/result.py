@@ -11,7 +11,8 @@ from rich.table import Table
 
 from benchmarks.bars import bar
 from benchmarks.exchange.contender import PHASES
-from benchmarks.exchange.plan import BASELINE, DUPLEX, LIMIT, SHARE_HIGH, SHARE_LOW, bits_per_second
+from benchmarks.exchange.plan import BASELINE, DUPLEX, LIMIT, SHARE_HIGH, SHARE_LOW, THIN, bits_per_second
+from pipelines.metrics import EXCHANGE
 
 NOMINAL_SHARE = 0.9
 FASTEST_CLAIMED = 1e9
@@ -67,6 +68,7 @@ def step_tables(rows: list[Row]) -> Iterable[Table]:
             "exposed",
             "all-to-all",
             "KB sent",
+            "busiest",
         ):
             table.add_column(column, justify="left" if column == "exchange" else "right")
         table.add_column("MB peak (+step)", justify="right")
@@ -82,6 +84,7 @@ def step_tables(rows: list[Row]) -> Iterable[Table]:
                 f"{row['exposed_share']:.0%}",
                 f"{row['all_to_all_share']:.0%}",
                 f"{sum(row['wire_kb'].values()):,.0f}",
+                f"{row['busiest_rank']:.2f}x",
                 f"{row['peak_memory_mb']:,.0f} (+{row['memory_growth_mb']:.0f})",
             )
         yield table
@@ -138,7 +141,49 @@ def bars(rows: list[Row], links: list[Row]) -> list[Row]:
                 f"{row['contender']} over {BASELINE}, {row['ranks']} ranks, {row['rate']}, {row['batch']}x{row['dim']}"
             )
             found.append(bar(name, row["speedup"], target, "x"))
+    return found + thin_bars(rows)
+
+
+def thin_bars(rows: list[Row]) -> list[Row]:
+    """What is claimed of the thin exchange, over all settings that were measured."""
+    found = []
+    settings = [
+        {row["contender"]: row for row in group} for _, group in groupby(sorted(rows, key=setting), key=setting)
+    ]
+    settings = [here for here in settings if {THIN, BASELINE, LIMIT} <= here.keys()]
+    if not settings:
+        return []
+
+    def least(name: str, target: float, values: list[float]) -> None:
+        if values:
+            found.append(bar(f"{THIN}: {name}", min(values), target, "x"))
+
+    def over(here: dict[str, Row], other: str) -> float:
+        return here[other]["step_ms"] / here[THIN]["step_ms"]
+
+    for other, target in ((BASELINE, 30.0), ("QComms int8", 8.0)):
+        quotients = [exchange_kb(here[other]) / exchange_kb(here[THIN]) for here in settings if other in here]
+        slow = [q for q, here in zip(quotients, settings, strict=False) if bits_per_second(here[THIN]["rate"]) <= 1e8]
+        least(f"bytes of the exchange, {other} over it, links up to 100mbit", target, slow)
+    for here in settings:
+        row = here[THIN]
+        where = f"{row['ranks']} ranks, {row['rate']}, {row['batch']}x{row['dim']}"
+        if row["paper_point"]:
+            least(f"share of the limit's speed at the paper point, {where}", 0.9, [row["share_of_limit"]])
+            best = [over(here, name) for name in here if name.startswith("QComms")]
+            least(f"over the best QComms at the paper point, {where}", 1.3, [min(best)] if best else [])
+        elif row["rate"] == CLAIMED_RATE and (row["ranks"], row["batch"], row["dim"]) == (4, 1024, 32):
+            least(f"over {BASELINE}, {where}", 6.0, [row["speedup"]])
+            least(f"over QComms int8, {where}", 2.5, [over(here, "QComms int8")])
+    plain = [here[THIN] for here in settings if not here[THIN]["paper_point"]]
+    slow_links = [row["share_of_limit"] for row in plain if bits_per_second(row["rate"]) <= 1e8]
+    least("share of the limit's speed, all settings up to 100mbit", 0.85, slow_links)
+    least(f"over {BASELINE} on unshaped links", 1.0, [row["speedup"] for row in plain if row["rate"] == "none"])
     return found
+
+
+def exchange_kb(row: Row) -> float:
+    return sum(row["wire_kb"][kind] for kind in EXCHANGE)
 
 
 def plot(rows: list[Row], file: Path) -> None:
