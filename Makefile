@@ -16,7 +16,7 @@ READY := $(firstword $(wildcard $(VENV)/.ready-*) $(STAMP))
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / - /'
 
-demo: $(READY) ## TorchRec's exchange against its int8 codec on the demo preset, on two local Ray workers
+demo: $(READY) ## TorchRec's fp32 exchange against the thin exchange on the demo preset, on two local Ray workers
 	$(BIN)/thinwire compare --preset demo
 
 bench: $(READY) ## what the exchange costs: the table of the README; as root, under 30 minutes

@@ -196,7 +196,7 @@ def export(run: str, out: Path, json_file: Path | None) -> None:
 @cli.command("compare", **examples(
     "thinwire compare --preset demo",
     "thinwire compare --preset kaggle --data data/kaggle --candidate exchange.codec=fp16 --seeds 5",
-    "thinwire compare --preset demo --baseline exchange.schedule=duplex --candidate exchange.codec=int8",
+    "thinwire compare --preset demo --candidate exchange.codec=thin --candidate exchange.row_bound=0.05",
 ))  # fmt: skip
 @config_options
 @click.option("--data", type=str, metavar="FOLDER", help="Prepared data set; short for --set data.path=FOLDER.")
@@ -204,8 +204,9 @@ def export(run: str, out: Path, json_file: Path | None) -> None:
 @click.option("--baseline", multiple=True, metavar="SECTION.KEY=VALUE", default=["exchange.codec=none"],
               show_default="exchange.codec=none, TorchRec in fp32", help="What only the baseline changes; "
               "repeatable.")  # fmt: skip
-@click.option("--candidate", multiple=True, metavar="SECTION.KEY=VALUE", default=["exchange.codec=thin"],
-              show_default=True, help="What only the candidate changes; repeatable.")  # fmt: skip
+@click.option("--candidate", multiple=True, metavar="SECTION.KEY=VALUE",
+              default=["exchange.codec=thin", "exchange.dense=thin"], show_default=True,
+              help="What only the candidate changes; repeatable.")  # fmt: skip
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Pairs, from train.seed on.")
 @json_option
 def compare(

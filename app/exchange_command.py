@@ -78,6 +78,7 @@ def run_exchange_bench(
                 _in_lab(done, ranks, plan, grid, quick, console)
             else:
                 _on_cluster(done, ranks, plan, console)
+            write(done)  # what is killed later leaves this
     finally:
         if done["rows"]:
             done["bars"] = result.bars(done["rows"], done["goodput"])

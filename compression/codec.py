@@ -70,6 +70,8 @@ class Codec:
     Args:
         threads: threads that share the work of a large message. The payload does not depend on them.
         link: bytes per second of the link that payloads go over; what "auto" decides by.
+        exact: "auto" may send a table that has a bound bit for bit, where that is faster. If not, what is decoded does
+            not depend on speed.
 
     >>> import numpy as np
     >>> rows = np.repeat(np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16), 256, axis=0)
@@ -81,11 +83,12 @@ class Codec:
     (True, True)
     """
 
-    def __init__(self, threads: int = 1, link: float = 125e6) -> None:
+    def __init__(self, threads: int = 1, link: float = 125e6, *, exact: bool = True) -> None:
         if threads < 1 or not link > 0:
             raise ValueError(f"threads and link are positive, not {threads} and {link}")
         self.threads = threads
-        self.selector = Selector(link)
+        self._exact = exact
+        self.selector = Selector(link, exact=exact)
         self._encoders = [Workspace(decode=False) for _ in range(threads)]
         self._decoders = [Workspace(decode=True) for _ in range(threads)]
         self._words = np.empty(0, np.uint32)
@@ -199,7 +202,7 @@ class Codec:
 
     def set_link(self, link: float) -> None:
         """The rate of the link in bytes per second has changed: "auto" decides anew."""
-        self.selector = Selector(link)
+        self.selector = Selector(link, exact=self._exact)
 
     def close(self) -> None:
         """End the threads; the codec then works on the caller's alone."""

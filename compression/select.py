@@ -56,13 +56,15 @@ class Selector:
 
     Args:
         link: bytes per second.
+        exact: whether a table may be sent raw where that is faster. If not, only where no chain makes it smaller: what
+            is decoded then does not depend on the clock, since all lossy chains send the same codes.
 
     Attributes:
         chosen: chain of each table; trials: what each chain did when the table was last tried.
     """
 
-    def __init__(self, link: float) -> None:
-        self.link = link
+    def __init__(self, link: float, *, exact: bool = True) -> None:
+        self.link, self._exact = link, exact
         self.chosen: dict[Key, int] = {}
         self.trials: dict[Key, dict[int, Trial]] = {}
         self._seen: dict[Key, int] = {}
@@ -98,7 +100,8 @@ class Selector:
         """Take the chain of the least cost; keep the one in use if that is nearly as good."""
         self.trials[table] = trials
         costs = {chain: trial.cost(self.link) for chain, trial in trials.items()}
-        costs[RAW] = 1 / self.link
+        if self._exact or not costs:
+            costs[RAW] = 1 / self.link
         best = min(costs, key=costs.__getitem__)
         current = self.chosen.get(table)
         if current is None or costs[best] < HYSTERESIS * costs.get(current, math.inf):

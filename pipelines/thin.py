@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from filelock import FileLock
 from torch import nn
 from torchrec.distributed.types import ShardingPlan
 
@@ -62,6 +66,15 @@ def table_loads(job: Job, dataset: Dataset) -> dict[str, Load]:
     rows = {name: c.num_embeddings for name, c in configs.items()}
     dims = {name: c.embedding_dim for name, c in configs.items()}
     return loads(dataset, rows, dims, job.train.batch_size)
+
+
+def compile_exchange() -> None:
+    """Compile, or load, what the exchange runs, before ranks wait for each other; one process of a host at a time, so
+    that the others find it done."""
+    from compression.exchange import warm_up
+
+    with FileLock(Path(tempfile.gettempdir()) / f"thinwire-compile-{os.getuid()}.lock"):
+        warm_up()
 
 
 def count_hosts() -> int:

@@ -18,7 +18,7 @@ from pipelines.model import build_model, init_tables
 from pipelines.optim import build_optimizer
 from pipelines.ranges import watch_thin_exchange
 from pipelines.sharding import describe_plan, make_plan, shard_model, sharders
-from pipelines.thin import count_hosts, describe, exchange_config, resolve, table_loads, table_stats
+from pipelines.thin import compile_exchange, count_hosts, describe, exchange_config, resolve, table_loads, table_stats
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)
     if of_tables or exchange.dense == "thin":
+        compile_exchange()
         watch_thin_exchange()
     if of_tables:
         text += f"\n{describe(exchange, of_tables, plan)}"

@@ -58,7 +58,7 @@ class DenseExchange:
         names = tuple(f"parameter {i}" for i in range(int(self._firsts[-1])))
         coding = Coding([Relative(bound) if bound else 0.0] * len(names), [chain] * len(names))
         stats = TableStats(names, "dense", ("dense",))
-        codec = Codec(link=link)
+        codec = Codec(link=link, exact=False)
         self._slices, self._means = (
             TableChannel(
                 Channel(group, kind="dense", number=next_number(), timeout_s=timeout_s, schedule=schedule),

@@ -36,7 +36,7 @@ class Link:
         tables = tuple(shard.table for shard in layout.shards)
         policies = [config.of(table) for table in tables]
         self.stats = TableStats(tables, path)
-        self._codec = Codec(link=config.link)
+        self._codec = Codec(link=config.link, exact=False)
         forward, backward = [p.forward for p in policies], [p.backward for p in policies]
         self.ids = self._channel("ids")
         self.rows = self._tables("output_dist", Coding([d.bound for d in forward], [d.codec for d in forward]))

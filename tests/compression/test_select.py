@@ -80,6 +80,14 @@ def given(monkeypatch) -> Given:
     return made
 
 
+def test_what_is_decoded_need_not_go_by_the_clock(given):
+    """A fast link sends tables raw, bit for bit, unless all runs are to decode the same."""
+    given.trials = {BITPACK: Trial(2.0, 1e6, 1e6)}
+    for exact, chain in ((True, "raw"), (False, "bitpack")):
+        codec = Codec(link=1e12, exact=exact)
+        assert [s["chain"] for s in inspect(codec.encode([trained(300, 16)], 0.1))] == [chain]
+
+
 @pytest.fixture
 def none_is_small(monkeypatch) -> None:
     """Every table has its own trial."""
