@@ -19,8 +19,6 @@ def warm_up() -> None:
     rows = np.repeat(np.linspace(-1, 1, 256, dtype=np.float32).reshape(16, 16), 8, axis=0)
     for chain in ("huffman", "lossless"):
         codec.decode(codec.encode([rows], Relative(0.01), chain, stochastic=0), [np.empty_like(rows)])
-    flat, shape = rows.reshape(-1), (np.array([128]), np.array([16]))
-    codec.decode_flat(codec.encode_flat(flat, *shape, [0.01], ["huffman"]), *shape, np.empty_like(flat))
     flat, shape = rows.reshape(-1), (np.array([rows.shape[0]]), np.array([rows.shape[1]]))
     codec.decode_flat(codec.encode_flat(flat, *shape, [Relative(0.01)], ["huffman"]), *shape, np.empty_like(flat))
     ids = np.arange(64)
