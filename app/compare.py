@@ -22,6 +22,7 @@ from app.compare_result import summarise
 from app.compare_worker import CompareSettings, compare
 from app.config import RunConfig, load_config
 from app.data import open_dataset
+from app.exchange_choice import compile_ahead
 from app.progress import data_progress
 from app.ready import check_job, check_run_folder, ready_cluster
 from app.storage import local_storage, resolve_storage
@@ -118,6 +119,7 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
         if device == "cpu":
             for job in jobs.values():
                 qcomm_codecs(job.exchange.codec, torch.device("cpu"))
+        compile_ahead((job.exchange for job in jobs.values()), console)
         parent = open_tracked_run(config, name, dataset, resume=False)
         children = _open_children(comparison, parent, folder, dataset)
         with closed_at_the_end(parent, list(children.values())) as tags:

@@ -3,12 +3,15 @@ the same way, wherever it then runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import ray
 from rich.console import Console
 
 from app.config import ClusterOptions, RunConfig
 from pipelines.dataset import Dataset
-from pipelines.thin import resolve
+from pipelines.options import ExchangeOptions
+from pipelines.thin import compile_exchange, resolve
 
 
 def decide_exchange(config: RunConfig, dataset: Dataset, device: str, console: Console) -> None:
@@ -19,6 +22,13 @@ def decide_exchange(config: RunConfig, dataset: Dataset, device: str, console: C
     config.exchange = resolve(config.job(str(dataset.path)), dataset, config.cluster.workers, hosts)
     where = "one host" if hosts == 1 else f"{hosts} hosts"
     console.print(f"exchange {config.exchange.codec} (auto, workers on {where})", highlight=False)
+
+
+def compile_ahead(exchanges: Iterable[ExchangeOptions], console: Console) -> None:
+    """Compile the thin exchange here, if one of these is it: on this machine the workers then find it done."""
+    if any("thin" in (exchange.codec, exchange.dense) for exchange in exchanges):
+        with console.status("compiling the thin exchange, which takes a minute or two at the first use on a machine"):
+            compile_exchange()
 
 
 def hosts_of(cluster: ClusterOptions, device: str, nodes: list[dict[str, float]]) -> int:

@@ -18,7 +18,7 @@ from app.board import start_board
 from app.checkpoints import find_checkpoint, read_remote_state
 from app.config import RunConfig
 from app.data import open_dataset
-from app.exchange_choice import decide_exchange
+from app.exchange_choice import compile_ahead, decide_exchange
 from app.progress import data_progress
 from app.ready import check_job, check_run_folder, ready_cluster
 from app.storage import CONFIG, resolve_storage, write_text
@@ -77,6 +77,7 @@ def run_training(config: RunConfig, *, preset: str | None, resume: bool, console
     try:
         device = ready_cluster(config, dataset, storage, console)
         decide_exchange(config, dataset, device, console)
+        compile_ahead([config.exchange], console)
         job = config.job(str(dataset.path))
         run = open_tracked_run(config, name, dataset, resume)
         write_text(f"{folder}/{CONFIG}", config.to_yaml())

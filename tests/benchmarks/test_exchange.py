@@ -72,6 +72,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.xdist_group("jobs")
+@pytest.mark.usefixtures("compiled")
 def test_a_run_without_a_lab(tmp_path: Path) -> None:
     """All that the lab adds is rates; a rate "command" that does nothing gives the paper point a try too."""
     file, plot = tmp_path / "e.json", tmp_path / "e.png"
