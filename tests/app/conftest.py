@@ -82,7 +82,7 @@ def _title(process: psutil.Process) -> str:
 
 
 @pytest.fixture
-def thinwire(tmp_path: Path, compiled: None):  # noqa: ARG001
+def thinwire(tmp_path: Path, compiled: None):
     """Start `thinwire ARGUMENTS` in `tmp_path`; nothing of it outlives the test."""
     started: list[Command] = []
 
