@@ -33,7 +33,7 @@ from tests.compression.exchange.models import (
 from tests.ranks import run_ranks
 
 # One process starts the ranks for all tests.
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.xdist_group("exchange_cases")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled"), pytest.mark.xdist_group("exchange_cases")]
 RANKS = (1, 2, 3, 4)
 GLOBAL_ROWS = 12
 PATHS = ("row", "pooled")
