@@ -146,6 +146,8 @@ def bars(rows: list[Row], links: list[Row]) -> list[Row]:
 
 def thin_bars(rows: list[Row]) -> list[Row]:
     """What is claimed of the thin exchange, over all settings that were measured."""
+    if not any(row["contender"] == THIN for row in rows):
+        return []
     found = []
     settings = [
         {row["contender"]: row for row in group} for _, group in groupby(sorted(rows, key=setting), key=setting)
