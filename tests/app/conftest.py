@@ -51,7 +51,7 @@ class Command:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout} s:\n{self.output}") from None
 
-    def wait_until(self, happened: Callable[[], bool], timeout: float = 120) -> None:
+    def wait_until(self, happened: Callable[[], bool], timeout: float = 300) -> None:
         end = time.monotonic() + timeout
         while not happened():
             assert self.process.poll() is None, self.output

@@ -66,7 +66,7 @@ def test_rates_need_a_way_to_set_them() -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "app.cli", "bench", "exchange", *arguments]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=560)
 
 
 @pytest.mark.slow
