@@ -27,7 +27,7 @@ _RANGES = [
     (r"\[output_dist(_wait)?\]", "output dist"),
     (r"## forward", "forward"),
     (r"## backward", "backward"),
-    (r"autograd::engine::evaluate_function: All2All_Pooled_(Wait|Req)Backward", "gradients"),
+    (r"autograd::engine::evaluate_function: (All2All_Pooled_(Wait|Req)|_Send|_Receive)Backward", "gradients"),
     (r"## (optimizer|zero_grad)", "optimiser"),
     (r"steps$", "all"),
 ]

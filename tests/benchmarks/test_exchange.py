@@ -90,6 +90,6 @@ def test_a_run_without_a_lab(tmp_path: Path) -> None:
         assert len(row["windows_ms"]) == 3 and row["step_ms"] > 0 and row["peak_memory_mb"] > 100
         assert all(row["phases_ms"][phase] > 0 for phase in PHASES if phase != "rest")
     assert by_name[BASELINE]["speedup"] == 1 and by_name[LIMIT]["exposed_share"] == 0
-    assert sum(row["paper_point"] for row in found["rows"]) == 5
+    assert sum(row["paper_point"] for row in found["rows"]) == 6
     assert plot.stat().st_size > 10_000
     assert "comm-free limit" in done.stdout and "not measured: QComms fp8" in done.stdout
