@@ -183,7 +183,7 @@ class Codec:
                 payload = self._flat.encode(values, rows, columns, np.array(limits), np.array(relative), numbers)
                 if payload is not None:
                     return payload
-        return self.encode(_tables_of(values, rows, columns), bounds, chains, stochastic=stochastic)
+        return self.encode(flat.tables_of(values, rows, columns), bounds, chains, stochastic=stochastic)
 
     def decode_flat(
         self, payload: Any, rows: NDArray[np.int64], columns: NDArray[np.int64], out: NDArray[np.float32]
@@ -198,7 +198,7 @@ class Codec:
         """
         words = wire.as_words(payload)
         if out.nbytes > flat.MOST_BYTES or not self._flat.decode(words, rows, columns, out):
-            self.decode(words.view(np.uint8), _tables_of(out, rows, columns))
+            self.decode(words.view(np.uint8), flat.tables_of(out, rows, columns))
 
     def set_link(self, link: float) -> None:
         """The rate of the link in bytes per second has changed: "auto" decides anew."""
@@ -319,14 +319,6 @@ def inspect(payload: Any) -> list[dict[str, Any]]:
         }
         for s in wire.read_frame(wire.as_words(payload))
     ]
-
-
-def _tables_of(
-    values: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int64]
-) -> list[NDArray[np.float32]]:
-    """Views of consecutive tables."""
-    ends = np.cumsum(rows * columns).tolist()
-    return [values[end - n * c : end].reshape(n, c) for end, n, c in zip(ends, rows, columns, strict=True)]
 
 
 def _absolute(bound: Bound, one: Source) -> float:

@@ -176,3 +176,11 @@ class Flat:
         if not open_tables(words, rows, columns, out, plan, steps):
             return False
         return bool(message.decode_sections(plan, steps, self._decoder.of_small(rows, columns), words) < 0)
+
+
+def tables_of(
+    values: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> list[NDArray[np.float32]]:
+    """Views of tables that lie one after the other in one array."""
+    ends = np.cumsum(rows * columns).tolist()
+    return [values[end - n * c : end].reshape(n, c) for end, n, c in zip(ends, rows, columns, strict=True)]

@@ -74,7 +74,7 @@ class Selector:
     def choose(self, place: int, source: Source, bound: float, stochastic: bool = False) -> int:
         """The chain for the table at this place of the message, whose bound is positive."""
         if 4 * source.size < SMALL_BYTES:
-            table = 0, source.columns, source.rows.bit_length(), 0, stochastic
+            table = _small(source.rows, source.columns, stochastic)
         else:
             table = place, source.columns, source.rows.bit_length(), math.frexp(bound)[1], stochastic
         if self._is_due(table) or table not in self.chosen:
@@ -91,7 +91,7 @@ class Selector:
 
     def known(self, rows: int, columns: int) -> int | None:
         """The chain of a small table of this shape; None if it is to be tried, or is not small."""
-        table = 0, columns, rows.bit_length(), 0, False
+        table = _small(rows, columns, False)
         if 4 * rows * columns >= SMALL_BYTES or self._is_due(table):
             return None
         return self.chosen.get(table)
@@ -106,6 +106,10 @@ class Selector:
         current = self.chosen.get(table)
         if current is None or costs[best] < HYSTERESIS * costs.get(current, math.inf):
             self.chosen[table] = best
+
+
+def _small(rows: int, columns: int, stochastic: bool) -> Key:
+    return 0, columns, rows.bit_length(), 0, stochastic
 
 
 def try_chains(source: Source, grids: NDArray[np.float32], encoder: Workspace, decoder: Workspace) -> dict[int, Trial]:

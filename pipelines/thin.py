@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import tempfile
@@ -68,9 +69,10 @@ def table_loads(job: Job, dataset: Dataset) -> dict[str, Load]:
     return loads(dataset, rows, dims, job.train.batch_size)
 
 
+@functools.cache
 def compile_exchange() -> None:
-    """Compile, or load, what the exchange runs, before ranks wait for each other; one process of a host at a time, so
-    that the others find it done."""
+    """Compile or load what the exchange runs, before ranks wait for each other; once in a process, and one process of a
+    host at a time, so that the others find it done."""
     from compression.exchange import warm_up
 
     with FileLock(Path(tempfile.gettempdir()) / f"thinwire-compile-{os.getuid()}.lock"):
@@ -124,10 +126,11 @@ def exchange_config(options: ExchangeOptions, of_tables: Mapping[str, Load], bat
 def describe(options: ExchangeOptions, of_tables: Mapping[str, Load], plan: ShardingPlan) -> str:
     """A line for people: the bounds, and how evenly the ranks are asked for rows."""
     work = [0.0] * dist.get_world_size()
-    for table, parameter in next(iter(plan.plan.values())).items():
-        load = next(load for name, load in of_tables.items() if module_name(name) == table)
-        for rank in parameter.ranks:
-            work[rank] += load.work / len(parameter.ranks)
+    placed = next(iter(plan.plan.values()))
+    for table, load in of_tables.items():
+        ranks = placed[module_name(table)].ranks
+        for rank in ranks:
+            work[rank] += load.work / len(ranks)
     shares = ", ".join(f"{one / sum(work):.0%}" for one in work)
     bounds = f"{options.row_bound:.2%} of a table's range for rows, {options.gradient_bound:.2%} for gradients"
     return f"thin exchange: errors up to {bounds}; ranks are expected to serve {shares} of it"

@@ -45,7 +45,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
         UserError: what the user gave does not fit together.
     """
     model = build_model(job.model, dataset, seed=job.train.seed, device=device)
-    exchange, batch = resolve(job, dataset, dist.get_world_size(), count_hosts()), job.train.batch_size
+    hosts = count_hosts() if job.exchange.codec == "auto" else 1
+    exchange, batch = resolve(job, dataset, dist.get_world_size(), hosts), job.train.batch_size
     of_tables = table_loads(job, dataset) if exchange.codec == "thin" else None
     config = exchange_config(exchange, of_tables, batch) if of_tables else None
     table_sharders = sharders(job.optim, exchange, device, config)

@@ -20,6 +20,8 @@ FASTEST_CLAIMED = 1e9
 CLAIMED = {(DUPLEX, 2): 1.3, ("QComms int8", 2): 1.7, ("QComms int8", 4): 1.7}
 """Least speedup over the baseline at `CLAIMED_RATE`, by contender and number of ranks."""
 CLAIMED_RATE = "100mbit"
+SLOW = 1e8
+"""Bit/s of the fastest link on which the thin exchange is to come near the limit."""
 
 Row = dict[str, Any]
 
@@ -153,8 +155,6 @@ def thin_bars(rows: list[Row]) -> list[Row]:
         {row["contender"]: row for row in group} for _, group in groupby(sorted(rows, key=setting), key=setting)
     ]
     settings = [here for here in settings if {THIN, BASELINE, LIMIT} <= here.keys()]
-    if not settings:
-        return []
 
     def least(name: str, target: float, values: list[float]) -> None:
         if values:
@@ -164,9 +164,9 @@ def thin_bars(rows: list[Row]) -> list[Row]:
         return here[other]["step_ms"] / here[THIN]["step_ms"]
 
     for other, target in ((BASELINE, 30.0), ("QComms int8", 8.0)):
-        quotients = [exchange_kb(here[other]) / exchange_kb(here[THIN]) for here in settings if other in here]
-        slow = [q for q, here in zip(quotients, settings, strict=False) if bits_per_second(here[THIN]["rate"]) <= 1e8]
-        least(f"bytes of the exchange, {other} over it, links up to 100mbit", target, slow)
+        slow = [here for here in settings if other in here and bits_per_second(here[THIN]["rate"]) <= SLOW]
+        quotients = [exchange_kb(here[other]) / exchange_kb(here[THIN]) for here in slow]
+        least(f"bytes of the exchange, {other} over it, links up to 100mbit", target, quotients)
     for here in settings:
         row = here[THIN]
         where = f"{row['ranks']} ranks, {row['rate']}, {row['batch']}x{row['dim']}"
@@ -178,7 +178,7 @@ def thin_bars(rows: list[Row]) -> list[Row]:
             least(f"over {BASELINE}, {where}", 6.0, [row["speedup"]])
             least(f"over QComms int8, {where}", 2.5, [over(here, "QComms int8")])
     plain = [here[THIN] for here in settings if not here[THIN]["paper_point"]]
-    slow_links = [row["share_of_limit"] for row in plain if bits_per_second(row["rate"]) <= 1e8]
+    slow_links = [row["share_of_limit"] for row in plain if bits_per_second(row["rate"]) <= SLOW]
     least("share of the limit's speed, all settings up to 100mbit", 0.85, slow_links)
     least(f"over {BASELINE} on unshaped links", 1.0, [row["speedup"] for row in plain if row["rate"] == "none"])
     return found

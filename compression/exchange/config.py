@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from compression.codec import Bound, Relative
+from compression.exchange.transport import Schedule, check_schedule
 from compression.wire import CHAINS
 
 Path = Literal["auto", "row", "pooled", "torchrec"]
-PATHS = ("auto", "row", "pooled", "torchrec")
-SCHEDULES = ("auto", "duplex", "all_to_all")
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class TablePolicy:
     """Expected ids in a bag, for `auto`."""
 
     def __post_init__(self) -> None:
-        if self.path not in PATHS:
-            raise ValueError(f"no path {self.path!r}: {', '.join(PATHS)}")
+        if self.path not in get_args(Path):
+            raise ValueError(f"no path {self.path!r}: {', '.join(get_args(Path))}")
         if not self.bag_length >= 0:
             raise ValueError(f"bag_length is at least 0, not {self.bag_length}")
         for direction in (self.forward, self.backward):
@@ -78,7 +77,7 @@ class ExchangeConfig:
     """A rank that waits longer for a message raises `ExchangeError`."""
     chunk_bytes: int = 1 << 20
     """Raw bytes of a message; what is more goes in several, so that one is encoded while another is on the wire."""
-    schedule: Literal["auto", "duplex", "all_to_all"] = "auto"
+    schedule: Schedule = "auto"
     """duplex: all receives posted before any send, for gloo; all_to_all: the group's own, for NCCL."""
     stochastic: bool = False
     """Round gradients at random to one of the two nearest codes, so that their expected value is the true one."""
@@ -89,8 +88,7 @@ class ExchangeConfig:
         for name in ("batch_size", "link", "timeout_s", "chunk_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is above 0, not {getattr(self, name)}")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"no schedule {self.schedule!r}: {', '.join(SCHEDULES)}")
+        check_schedule(self.schedule)
         for table, policy in {"default": self.default, **self.tables}.items():
             if not isinstance(policy, TablePolicy):
                 raise TypeError(f"{table} has a TablePolicy, not {policy!r}")

@@ -79,11 +79,6 @@ class Layout:
         widths = np.array([s.dim * len(s.features) for s in self.shards[first:last]], np.int64)
         return np.cumsum(widths) - widths
 
-    @cached_property
-    def own_width(self) -> int:
-        """Columns of the lookup's output."""
-        return sum(s.dim * len(s.features) for s in self.shards[slice(*self.own)])
-
 
 def read_layout(sharding: Any) -> Layout:
     """Of a `BaseCwEmbeddingSharding` of TorchRec, which lists its tables by rank."""

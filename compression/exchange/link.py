@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import torch.distributed as dist
 
@@ -71,11 +70,6 @@ class Link:
         first, last = self.layout.spans[source if kind == "output_dist" else target]
         names = list(dict.fromkeys(self.stats.tables[first:last]))
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-    def peers(self) -> Iterator[int]:
-        """All other ranks, begun by the next one, so that not all send to the same rank at once."""
-        layout = self.layout
-        return ((layout.rank + i) % layout.ranks for i in range(1, layout.ranks))
 
     @property
     def terms(self) -> Terms:

@@ -10,7 +10,6 @@ from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingEnv, ShardingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from compression.exchange.agree import Terms, agree
 from compression.exchange.choose import choose_path
@@ -38,71 +37,15 @@ def thin_sharders(config: ExchangeConfig | None = None, **options: Any) -> list[
     return [cast(ModuleSharder[nn.Module], sharder) for sharder in both]
 
 
-class ThinEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
-    """TorchRec's, for modules that exchange as `config` says. It adds the names of their tables to `tables`."""
-
-    def __init__(self, config: ExchangeConfig, tables: set[str], **options: Any) -> None:
-        super().__init__(**options)
-        self.config, self.tables = config, tables
-
-    def shard(
-        self,
-        module: EmbeddingBagCollection,
-        params: dict[str, ParameterSharding],
-        env: ShardingEnv,
-        device: torch.device | None = None,
-        module_fqn: str | None = None,
-    ) -> ShardedEmbeddingBagCollection:
-        self.tables.update(params)
-        return ThinEmbeddingBagCollection(
-            self.config,
-            self.tables,
-            module=module,
-            table_name_to_parameter_sharding=params,
-            env=env,
-            fused_params=self.fused_params,
-            device=device,
-            qcomm_codecs_registry=self.qcomm_codecs_registry,
-            module_fqn=module_fqn,
-        )
-
-
-class ThinEmbeddingCollectionSharder(EmbeddingCollectionSharder):
-    """TorchRec's, for modules that exchange as `config` says. It adds the names of their tables to `tables`."""
-
-    def __init__(self, config: ExchangeConfig, tables: set[str], **options: Any) -> None:
-        super().__init__(**options)
-        self.config, self.tables = config, tables
-
-    def shard(
-        self,
-        module: EmbeddingCollection,
-        params: dict[str, ParameterSharding],
-        env: ShardingEnv,
-        device: torch.device | None = None,
-        module_fqn: str | None = None,
-    ) -> ShardedEmbeddingCollection:
-        self.tables.update(params)
-        return ThinEmbeddingCollection(
-            self.config,
-            self.tables,
-            module=module,
-            table_name_to_parameter_sharding=params,
-            env=env,
-            fused_params=self.fused_params,
-            device=device,
-            qcomm_codecs_registry=self.qcomm_codecs_registry,
-            module_fqn=module_fqn,
-        )
-
-
 class _Thin:
     """What the two modules have in common: they are TorchRec's, but for what happens between ranks."""
 
-    _config: ExchangeConfig
-    _tables: set[str]
     _env: ShardingEnv
     _agreed = False
+
+    def __init__(self, config: ExchangeConfig, tables: set[str], **kwargs: Any) -> None:
+        self._config, self._tables = config, tables
+        super().__init__(**kwargs)
 
     def input_dist(self, ctx: Any, features: Any) -> Any:
         if not self._agreed:
@@ -135,10 +78,6 @@ class _Thin:
 class ThinEmbeddingBagCollection(_Thin, ShardedEmbeddingBagCollection):
     """Pooled tables."""
 
-    def __init__(self, config: ExchangeConfig, tables: set[str], **kwargs: Any) -> None:
-        self._config, self._tables = config, tables
-        super().__init__(**kwargs)
-
     def create_grouped_sharding_infos(self, *args: Any, **kwargs: Any) -> Any:
         found: dict[str, list[Any]] = defaultdict(list)
         for kind, infos in super().create_grouped_sharding_infos(*args, **kwargs).items():
@@ -170,10 +109,6 @@ class ThinEmbeddingBagCollection(_Thin, ShardedEmbeddingBagCollection):
 class ThinEmbeddingCollection(_Thin, ShardedEmbeddingCollection):
     """Tables that are not pooled: they go by the row exchange, or by TorchRec's own."""
 
-    def __init__(self, config: ExchangeConfig, tables: set[str], **kwargs: Any) -> None:
-        self._config, self._tables = config, tables
-        super().__init__(**kwargs)
-
     def create_grouped_sharding_infos(self, *args: Any, **kwargs: Any) -> Any:
         found: dict[str, list[Any]] = {}
         for kind, infos in super().create_grouped_sharding_infos(*args, **kwargs).items():
@@ -195,6 +130,48 @@ class ThinEmbeddingCollection(_Thin, ShardedEmbeddingCollection):
         if not self._is_thin(info.param_sharding.sharding_type, info):
             return super().create_embedding_sharding(sharding_type, sharding_infos, *args, **kwargs)
         return SequenceSharding(self._config, sharding_infos, *args, **kwargs)
+
+
+class _ThinSharder:
+    """What the two sharders have in common: they are TorchRec's, for modules that exchange as `config` says. They add
+    the names of their tables to `tables`."""
+
+    thin: type[_Thin]
+    fused_params: dict[str, Any] | None
+    qcomm_codecs_registry: dict[str, Any] | None
+
+    def __init__(self, config: ExchangeConfig, tables: set[str], **options: Any) -> None:
+        super().__init__(**options)
+        self.config, self.tables = config, tables
+
+    def shard(
+        self,
+        module: nn.Module,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> Any:
+        self.tables.update(params)
+        return self.thin(
+            self.config,
+            self.tables,
+            module=module,
+            table_name_to_parameter_sharding=params,
+            env=env,
+            fused_params=self.fused_params,
+            device=device,
+            qcomm_codecs_registry=self.qcomm_codecs_registry,
+            module_fqn=module_fqn,
+        )
+
+
+class ThinEmbeddingBagCollectionSharder(_ThinSharder, EmbeddingBagCollectionSharder):
+    thin = ThinEmbeddingBagCollection
+
+
+class ThinEmbeddingCollectionSharder(_ThinSharder, EmbeddingCollectionSharder):
+    thin = ThinEmbeddingCollection
 
 
 def exchange_report(model: nn.Module, *, reset: bool = False) -> list[dict[str, Any]]:

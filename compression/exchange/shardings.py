@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, BaseSparseFeaturesDist
 from torchrec.distributed.sharding.cw_sequence_sharding import CwSequenceEmbeddingSharding
@@ -80,61 +81,65 @@ def keep_steps(awaitables: list[Any], contexts: list[Any]) -> None:
 
 
 class _Thin:
-    """What the shardings below have in common."""
+    """What the shardings below have in common: a link, and the exchange in the place of TorchRec's input and output
+    dist. It stands before a `BaseCwEmbeddingSharding`."""
 
-    config: ExchangeConfig
-    link: Link
+    path = "row"
+    _pg: dist.ProcessGroup | None
 
-    def _connect(self, path: str, layout: Layout) -> None:
-        self.link = Link(layout, self.config, path, cast(Any, self)._pg)
+    def __init__(self, config: ExchangeConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert self._pg is not None
+        self.link = Link(self._layout(), config, self.path, self._pg)
+
+    def _layout(self) -> Layout:
+        return read_layout(self)
+
+    def _begin(self) -> Begin:
+        """What makes a step of a batch."""
+        raise NotImplementedError
+
+    def create_input_dist(self, device: torch.device | None = None) -> nn.Module:  # noqa: ARG002
+        return ThinInputDist(self._begin())
 
     def create_output_dist(self, device: torch.device | None = None) -> nn.Module:  # noqa: ARG002
         return ThinOutputDist()
 
 
-class RowSharding(_Thin, CwPooledEmbeddingSharding):
+class _Rows(_Thin):
+    """Of shardings whose tables go by the row exchange."""
+
+    step = RowStep
+
+    def _begin(self) -> Begin:
+        of = self.link.layout
+        distinct = Distinct(of.rows.tolist(), of.first_features.tolist(), [shard.table for shard in of.shards])
+        return lambda features: self.step(self.link, distinct, features)
+
+
+class RowSharding(_Rows, CwPooledEmbeddingSharding):
     """The row exchange of pooled tables, whole ones and columns of them."""
 
-    def __init__(self, config: ExchangeConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.config = config
-        self._connect("row", read_layout(self))
 
-    def create_input_dist(self, device: torch.device | None = None) -> nn.Module:  # noqa: ARG002
-        distinct = _distinct(self.link.layout)
-        return ThinInputDist(lambda features: RowStep(self.link, distinct, features))
+class SequenceSharding(_Rows, CwSequenceEmbeddingSharding):
+    """The row exchange of tables that are not pooled."""
+
+    step = SequenceStep
 
 
 class PooledSharding(_Thin, CwPooledEmbeddingSharding):
     """The pooled exchange, of whole tables and columns of them."""
 
-    def __init__(self, config: ExchangeConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.config = config
+    path = "pooled"
+
+    def _layout(self) -> Layout:
         layout = read_layout(self)
         shards = [
             replace(s, features=(feature,), columns=(column,))
             for s in layout.shards
             for feature, column in zip(s.features, s.columns, strict=True)
         ]
-        self._connect("pooled", replace(layout, shards=tuple(shards)))
+        return replace(layout, shards=tuple(shards))
 
-    def create_input_dist(self, device: torch.device | None = None) -> nn.Module:  # noqa: ARG002
-        return ThinInputDist(lambda features: PooledStep(self.link, features))
-
-
-class SequenceSharding(_Thin, CwSequenceEmbeddingSharding):
-    """The row exchange of tables that are not pooled."""
-
-    def __init__(self, config: ExchangeConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.config = config
-        self._connect("row", read_layout(self))
-
-    def create_input_dist(self, device: torch.device | None = None) -> nn.Module:  # noqa: ARG002
-        distinct = _distinct(self.link.layout)
-        return ThinInputDist(lambda features: SequenceStep(self.link, distinct, features))
-
-
-def _distinct(layout: Layout) -> Distinct:
-    return Distinct(layout.rows.tolist(), layout.first_features.tolist(), [shard.table for shard in layout.shards])
+    def _begin(self) -> Begin:
+        return lambda features: PooledStep(self.link, features)

@@ -81,7 +81,7 @@ class Step:
         """Ids start to travel."""
         lists = self.lists()
         payloads: list[NDArray[np.uint8] | None] = [None] * self.layout.ranks
-        for peer in self.link.peers():
+        for peer in self.link.ids.peers:
             first, last = self.layout.spans[peer]
             if first == last:
                 continue
@@ -120,15 +120,14 @@ class Step:
         table = to_array(rows)
         self._lookup_shape = rows.shape
         self._blocks = np.empty(int(self.bases[-1]), np.float32)
-        for peer in self.link.peers():
-            self._rows.send(peer, self._pack_for(peer, table))
+        for peer in self.link.ids.peers:
+            self._rows.send(peer, self._pack(table, peer, self._block_of(peer)))
         self._rows.flush()
-        own = self._blocks[slice(*self.bases[list(self.layout.own)])]
-        if own.size:
-            pack(table, self.first[self.layout.rank], self.asked[self.layout.rank], self.columns, self._own_dims, own)
+        rank = self.layout.rank
+        self._pack(table, rank, self._span_of(self._blocks, rank))
 
     def receive_rows(self) -> torch.Tensor:
-        for peer in self.link.peers():
+        for peer in self.link.ids.peers:
             self._rows.receive(peer, self._span_of(self._blocks, peer))
         self._rows.finish()
         return self.output(self._blocks).to(self.device)
@@ -137,7 +136,7 @@ class Step:
         """Of the output, which then go to the owners of the blocks."""
         self._messages = self.link.gradients.post(self._served, self._wanted)
         self._sums = self.gradients(to_array(grad))
-        for peer in self.link.peers():
+        for peer in self.link.ids.peers:
             self._messages.send(peer, self._span_of(self._sums, peer))
         self._messages.flush()
 
@@ -145,11 +144,10 @@ class Step:
         """Of the lookup's output, divided by the number of ranks, so that tables see the gradient of the loss averaged
         over the global batch; as TorchRec does it, also where a user has turned that off."""
         table = np.zeros(self._lookup_shape, np.float32)
-        own = self._sums[slice(*self.bases[list(self.layout.own)])]
-        self._unpack(own, self.layout.rank, table)
-        for peer in self.link.peers():
-            sizes = self.asked[peer] * self._own_dims
-            flat = np.empty(int(sizes.sum()), np.float32)
+        rank = self.layout.rank
+        self._unpack(self._span_of(self._sums, rank), rank, table)
+        for peer in self.link.ids.peers:
+            flat = self._block_of(peer)
             self._messages.receive(peer, flat)
             self._unpack(flat, peer, table)
         self._messages.finish()
@@ -174,8 +172,11 @@ class Step:
         """By rank, the blocks that it gets from this rank."""
         return [Span(self.layout.own[0], asked) for asked in self.asked]
 
-    def _pack_for(self, peer: int, table: Matrix) -> Flat:
-        flat = np.empty(int((self.asked[peer] * self._own_dims).sum()), np.float32)
+    def _block_of(self, peer: int) -> Flat:
+        """Room for the blocks that a rank gets from this one."""
+        return np.empty(int((self.asked[peer] * self._own_dims).sum()), np.float32)
+
+    def _pack(self, table: Matrix, peer: int, flat: Flat) -> Flat:
         if flat.size:
             pack(table, self.first[peer], self.asked[peer], self.columns, self._own_dims, flat)
         return flat

@@ -17,6 +17,7 @@ from compression.exchange.blocks import count_nonfinite
 from compression.exchange.errors import BoundError
 from compression.exchange.stats import TableStats
 from compression.exchange.transport import Channel, Messages
+from compression.flat import tables_of
 
 Matrix = NDArray[np.float32]
 Flat = NDArray[np.float32]
@@ -173,7 +174,7 @@ class TableChannel:
     def _check(self, chunk: Chunk, part: Flat, bounds: Sequence[Bound], payload: NDArray[np.uint8]) -> None:
         decoded = np.empty_like(part)
         self._codec.decode_flat(payload, chunk.rows, chunk.dims, decoded)
-        pairs = zip(matrices(part, chunk.rows, chunk.dims), matrices(decoded, chunk.rows, chunk.dims), strict=True)
+        pairs = zip(*(tables_of(values, chunk.rows, chunk.dims) for values in (part, decoded)), strict=True)
         for i, (true, out) in enumerate(pairs):
             bound = absolute(bounds[i], true)
             with np.errstate(invalid="ignore"):
@@ -246,12 +247,3 @@ def absolute(bound: Bound, values: Matrix) -> float:
         return float(bound)
     finite = values[np.isfinite(values)].astype(np.float64)
     return bound.share * float(finite.max() - finite.min()) if finite.size else 0.0
-
-
-def matrices(flat: Flat, rows: Ints, dims: Ints) -> list[Matrix]:
-    """Views of consecutive matrices in one array."""
-    views, at = [], 0
-    for count, dim in zip(rows.tolist(), dims.tolist(), strict=True):
-        views.append(flat[at : at + count * dim].reshape(count, dim))
-        at += count * dim
-    return views

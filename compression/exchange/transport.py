@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -29,6 +29,12 @@ _NO_RANGE = contextlib.nullcontext()
 _NEVER_SENT = 0x3FFFFFFF
 """A tag."""
 Schedule = Literal["auto", "duplex", "all_to_all"]
+
+
+def check_schedule(schedule: str) -> None:
+    """Raises ValueError unless there is such a schedule."""
+    if schedule not in get_args(Schedule):
+        raise ValueError(f"no schedule {schedule!r}: {', '.join(get_args(Schedule))}")
 
 
 def announced_size(size: int) -> int:
@@ -69,8 +75,7 @@ class Channel:
     ) -> None:
         if not (timeout_s > 0 and 0 <= number < 1 << 16):
             raise ValueError(f"timeout_s is positive and number in 0 to 65535, not {timeout_s} and {number}")
-        if schedule not in ("auto", "duplex", "all_to_all"):
-            raise ValueError(f"no schedule {schedule!r}: auto, duplex, all_to_all")
+        check_schedule(schedule)
         self.group, self.kind, self.number = group, kind, number
         self.rank, self.ranks = group.rank(), group.size()
         self.peers = [(self.rank + i) % self.ranks for i in range(1, self.ranks)]
