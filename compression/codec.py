@@ -120,15 +120,16 @@ class Codec:
             ValueError: a bound or chain is none; a table is not a matrix.
             TypeError: a dtype or device that cannot be encoded.
         """
-        chains = [chain] * len(tables) if isinstance(chain, str) else list(chain)
-        for name in {chain} if isinstance(chain, str) else set(chains):
+        chains = list(chain) if isinstance(chain, (list, tuple)) else [chain] * len(tables)
+        for name in set(chains) or {chain}:
             if name != "auto" and name not in CHAINS:
                 raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
         single = isinstance(bounds, (Relative, str, bytes)) or not hasattr(bounds, "__len__")
         single = single or getattr(bounds, "ndim", 1) == 0
         each: list[Any] = [bounds] * len(tables) if single else list(cast(Sequence[Bound], bounds))
-        if len(each) != len(tables) or len(chains) != len(tables):
-            raise ValueError(f"{len(each)} bounds and {len(chains)} chains for {len(tables)} tables")
+        for what, given in (("bounds", each), ("chains", chains)):
+            if len(given) != len(tables):
+                raise ValueError(f"{len(given)} {what} for {len(tables)} tables")
         parts: list[_Part] = []
         for i, (table, bound) in enumerate(zip(tables, each, strict=True)):
             one = source(table)

@@ -274,6 +274,8 @@ def test_wrong_arguments_are_refused(codec):
             codec.encode([table], 0.1, chain)
     with pytest.raises(ValueError, match="2 bounds for 1 tables"):
         codec.encode([table], [0.1, 0.2])
+    with pytest.raises(ValueError, match="2 chains for 1 tables"):
+        codec.encode([table], 0.1, ["huffman", "rans"])
     for shape in ((4,), (2, 2, 2), ()):
         with pytest.raises(ValueError, match="rows and columns"):
             codec.encode([np.zeros(shape, np.float32)])
