@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import click
 
 from app.bench_cli import bench
-from app.cli_parts import PATH, check_json, examples, json_option, write_json
+from app.cli_parts import PATH, check_json, config_options, examples, json_option, write_json
 from app.errors import LostError
+from app.search_cli import analyze, report, tune
 from pipelines.errors import UserError
 from pipelines.job import DivergedError
 
@@ -51,20 +51,6 @@ def _summary(error: Exception) -> str:
     """The kind of an error and the last line of its text: that of a worker's failure is its traceback."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1].strip()}" if lines else type(error).__name__
-
-
-def config_options(command: Callable) -> Callable:
-    """--preset, --config and --set."""
-    options = [
-        click.option("--preset", help="smoke, demo, kaggle or terabyte: a ready configuration."),
-        click.option("--config", "config_file", type=PATH, metavar="FILE.yaml", help="Changes to the preset."),
-        click.option(
-            "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Change one key; repeatable."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -289,7 +275,8 @@ def command_line() -> str:
     return shlex.join(["thinwire", *sys.argv[1:]])
 
 
-cli.add_command(bench)
+for command in (bench, analyze, tune, report):
+    cli.add_command(command)
 
 
 if __name__ == "__main__":

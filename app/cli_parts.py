@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,20 @@ WIDE = 140
 json_option = click.option(
     "--json", "json_file", type=PATH, metavar="FILE", help="Write the result for machines to FILE."
 )
+
+
+def config_options(command: Callable) -> Callable:
+    """--preset, --config and --set."""
+    options = [
+        click.option("--preset", help="smoke, demo, kaggle or terabyte: a ready configuration."),
+        click.option("--config", "config_file", type=PATH, metavar="FILE.yaml", help="Changes to the preset."),
+        click.option(
+            "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Change one key; repeatable."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def examples(*lines: str) -> dict[str, Any]:

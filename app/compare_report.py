@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from app.arms import ARMS
 from app.compare_result import WARM_UP, interval
+from app.html_page import STYLE, encoded
 from pipelines.metrics import KINDS
 
 COLOURS = {"baseline": "0.55", "candidate": "tab:blue"}
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse } td, th { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
-td:first-child, th:first-child, td:last-child { text-align: left; white-space: pre }
-img { max-width: 100% } code, pre { background: #f4f4f4; padding: .1rem .3rem } pre { padding: .6rem; overflow: auto }
-"""
 
 
 def page(found: dict[str, Any], pairs: Sequence[dict[str, Any]], facts: dict[str, str]) -> str:
@@ -73,11 +66,7 @@ def picture(found: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> str:
     _quality(quality, found, pairs)
     _speed(speed, pairs)
     _wire(wire, found)
-    figure.tight_layout()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    pyplot.close(figure)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return encoded(figure)
 
 
 def _quality(axis: Any, found: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,7 @@ class _Pair:
     def _run_state(self, arm: str, hooks: _ArmHooks) -> RunState:
         job = self._settings.jobs[arm]
         options = job.train.model_copy(update={"seed": self._seed})
-        return RunState(
-            Job(job.dataset_path, job.data, job.model, job.optim, job.sharding, job.exchange, options),
-            hooks,
-            self._device,
-        )
+        return RunState(replace(job, train=options), hooks, self._device)
 
     def progress(self, arm: str, step: int, total: int, metrics: Metrics) -> None:
         """Tell the board how far all pairs have come together."""

@@ -15,6 +15,7 @@ from app.presets import PRESETS
 from pipelines.errors import UserError
 from pipelines.job import Job
 from pipelines.options import (
+    BoundOptions,
     DataOptions,
     ExchangeOptions,
     ModelOptions,
@@ -78,13 +79,15 @@ class RunConfig(Options):
     optim: OptimOptions = OptimOptions()
     sharding: ShardingOptions = ShardingOptions()
     exchange: ExchangeOptions = ExchangeOptions()
+    bounds: BoundOptions = BoundOptions()
     train: TrainOptions = TrainOptions()
     cluster: ClusterOptions = ClusterOptions()
     tracking: TrackingOptions = TrackingOptions()
 
     def job(self, dataset_path: str) -> Job:
         """What a rank needs of it."""
-        return Job(dataset_path, self.data, self.model, self.optim, self.sharding, self.exchange, self.train)
+        sections = self.data, self.model, self.optim, self.sharding, self.exchange, self.bounds, self.train
+        return Job(dataset_path, *sections)
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(), sort_keys=False)

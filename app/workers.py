@@ -75,7 +75,7 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
     )
     watch = HostWatch(options, group.device, group.go_on, board, console)
     try:
-        with BoardView(board, console, group.label), watch, _stop_signals():
+        with BoardView(board, console, group.label), watch, stop_signals():
             checkpoint = trainer.fit().checkpoint
     except (KeyboardInterrupt, ray.train.TrainingFailedError) as error:
         _, fatal = ray.get(board.outcome.remote())
@@ -89,7 +89,7 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
 
 
 @contextmanager
-def _stop_signals() -> Iterator[None]:
+def stop_signals() -> Iterator[None]:
     """Make the end of a stopped `fit` a KeyboardInterrupt, whether Ctrl-C or the SIGTERM of `ray job stop` caused it.
 
     Ray's own handler of SIGINT aborts the workers and leaves with SystemExit(0), which would look like success.

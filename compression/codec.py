@@ -120,8 +120,8 @@ class Codec:
             ValueError: a bound or chain is none; a table is not a matrix.
             TypeError: a dtype or device that cannot be encoded.
         """
-        chains = list(chain) if isinstance(chain, (list, tuple)) else [chain] * len(tables)
-        for name in set(chains) or {chain}:
+        chains: list[str] = list(chain) if isinstance(chain, (list, tuple)) else [cast(str, chain)] * len(tables)
+        for name in {chain} if isinstance(chain, str) else chains:
             if name != "auto" and name not in CHAINS:
                 raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
         single = isinstance(bounds, (Relative, str, bytes)) or not hasattr(bounds, "__len__")

@@ -76,8 +76,13 @@ def save(
     position: Position,
     job: Job,
     dataset: Dataset,
+    others: dict[str, Any],
 ) -> None:
-    """Write this rank's part into `folder`. Call it on every rank; their folders merged are one checkpoint."""
+    """Write this rank's part into `folder`. Call it on every rank; their folders merged are one checkpoint.
+
+    Args:
+        others: what else `state.json` keeps.
+    """
     rank = dist.get_rank()
     folder.mkdir(parents=True, exist_ok=True)
     dcp.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, checkpoint_id=folder)
@@ -89,6 +94,7 @@ def save(
             "identity": identity(job, dataset),
             "inputs": inputs(dataset),
             "model": job.model.model_dump(),
+            **others,
         }
         (folder / STATE).write_text(json.dumps(state, indent=1))
 

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torchrec.datasets.utils import Batch
 
 from pipelines.job import DivergedError, Metrics
@@ -23,16 +24,17 @@ def evaluate(run: RunState) -> Metrics:
         only); elsewhere nothing.
 
     Raises:
-        DivergedError: a score is NaN.
+        DivergedError: a score is NaN; on all ranks.
     """
-    scored = gather_scores(*_score(run))
+    scores = _score(run)
+    missing = torch.isnan(scores[0]).sum()
+    dist.all_reduce(missing, group=run.groups.exchange)
+    if missing:
+        raise DivergedError(f"{int(missing):,} of {run.valid.rows:,} scores are NaN at step {run.position.step:,}")
+    scored = gather_scores(*scores)
     if scored is None:
         return {}
     logits, labels = scored
-    if np.isnan(logits).any():
-        raise DivergedError(
-            f"{np.isnan(logits).sum():,} of {logits.size:,} scores are NaN at step {run.position.step:,}"
-        )
     metrics = summarise(labels, logits)
     if "eval/auc" not in metrics:
         run.hooks.say(f"AUC and NE are undefined: all {labels.size:,} rows of the valid split have one label")

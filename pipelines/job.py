@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelines.options import DataOptions, ExchangeOptions, ModelOptions, OptimOptions, ShardingOptions, TrainOptions
+from pipelines.options import (
+    BoundOptions,
+    DataOptions,
+    ExchangeOptions,
+    ModelOptions,
+    OptimOptions,
+    ShardingOptions,
+    TrainOptions,
+)
 
 Metrics = dict[str, float]
 
@@ -23,6 +31,7 @@ class Job:
     optim: OptimOptions = field(default_factory=OptimOptions)
     sharding: ShardingOptions = field(default_factory=ShardingOptions)
     exchange: ExchangeOptions = field(default_factory=ExchangeOptions)
+    bounds: BoundOptions = field(default_factory=BoundOptions)
     train: TrainOptions = field(default_factory=TrainOptions)
 
 

@@ -129,9 +129,9 @@ class ExchangeOptions(Options):
     fp16 and int8. auto = thin where its cost law says that it pays, which it does not within one host, else none."""
     link_mbit: Rate | None = None
     """Rate of a worker's link in Mbit/s, by which `codec` and `chain` decide when they are auto; default: 10,000."""
-    row_bound: Share = 0.02
+    row_bound: Share = 0.01
     """thin: largest error of a row, as a share of the range of its table's values in a message; 0 = bit for bit."""
-    gradient_bound: Share = 0.02
+    gradient_bound: Share = 0.005
     """thin: the same for gradients."""
     path: Path = "auto"
     """thin: row = distinct rows travel, and bags are pooled where they are needed; pooled = the owner pools; torchrec =
@@ -153,7 +153,7 @@ class ExchangeOptions(Options):
     """How the MLPs' gradients are averaged: none = DDP's all-reduce in fp32; thin = by the messages and the codec of
     the thin exchange; the others by torch's own hooks: half the bits, or PowerSGD (arXiv 1905.13727), matrices of a
     low rank with what they miss sent later."""
-    dense_bound: Share = 0.01
+    dense_bound: Share = 0.002
     """thin: largest error of a gradient that is sent, as a share of its parameter's range in a message; 0 = exact."""
     dense_rank: Positive = 1
     """Rank r of PowerSGD: r (n + m) values for a matrix of n x m, or all where that is no less than half of them."""
@@ -170,6 +170,29 @@ class ExchangeOptions(Options):
                     fix="set exchange.dense=powersgd, or leave it out",
                 )
         return self
+
+
+class BoundOptions(Options):
+    shape: Literal["constant", "step", "linear", "log"] = "constant"
+    """thin: the bounds of rows and gradients are multiplied by what falls from `start` to 1 over `steps`: step = in
+    equal stairs (arXiv 2407.04272 has 10, from 2), linear, log = fast at first; constant = by 1."""
+    start: Rate = 2.0
+    """The multiplier at the first step."""
+    steps: NonNegative = 0
+    """At which the multiplier is 1, and stays so."""
+    stairs: Positive = 10
+    """Of step."""
+    gradients: bool = True
+    """Whether the schedule is for gradients too, or for rows alone."""
+    loop_every: NonNegative = 0
+    """Steps between two shadow evaluations: the last batch once more, with bounds and without. While the difference of
+    the losses is within its noise the bounds of rows are widened, and narrowed at once when it is not. 0 = none."""
+    loop_tolerance: Rate = 1e-4
+    """Loss, as a share of the loss, that the bounds of rows may cost; above it they are narrowed."""
+    loop_noise: Rate = 2.0
+    """Standard errors of a difference that are taken for noise."""
+    loop_widest: Annotated[float, Field(ge=1)] = 16.0
+    """Largest multiplier of the loop."""
 
 
 class TrainOptions(Options):

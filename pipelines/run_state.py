@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torchrec.datasets.utils import Batch
 
 from pipelines import checkpoint
+from pipelines.bounds import MovingBounds
 from pipelines.checkpoint import Position
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
@@ -31,6 +32,8 @@ class Segment:
     stop: int
     evaluate: bool
     save: bool
+    shadow: bool = False
+    """A shadow evaluation of the last batch."""
 
 
 class RunState:
@@ -57,6 +60,8 @@ class RunState:
         self.model, self.optimizer, self.pipeline = built.model, built.optimizer, built.pipeline
         self.groups, self._plan_text = built.groups, built.plan
         self.exchange_stats = built.exchange_stats
+        thin = bool(built.exchange_stats)
+        self.bounds = MovingBounds(job.bounds, built.model, built.pipeline, built.groups, device, thin)
         self.position = self._restore()
         self.total_steps = self._total_steps()
         self._announce()
@@ -69,11 +74,12 @@ class RunState:
         """What is left of the current epoch, cut where an evaluation or a checkpoint is due."""
         start = self.position.step
         end = min(start + self.loader.steps_left(self.position.sample), self.total_steps)
-        return cut(start, end, self.total_steps, self.job.train)
+        return cut(start, end, self.total_steps, self.job.train, self.bounds.loop_every)
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of a checkpoint."""
-        checkpoint.save(folder, self.model, self.optimizer, self.position, self.job, self.dataset)
+        state = {"bounds": self.bounds.state()}
+        checkpoint.save(folder, self.model, self.optimizer, self.position, self.job, self.dataset, state)
 
     def exchange_tables(self) -> list[dict[str, Any]]:
         """What the thin exchange did in this process, by table, all ranks together; empty without it."""
@@ -102,6 +108,8 @@ class RunState:
             if folder is None:
                 return Position()
             position = checkpoint.load(folder, self.model, self.optimizer, self.job, self.dataset)
+            if (bounds := checkpoint.read_state(folder).get("bounds")) is not None:
+                self.bounds.restore(bounds)
         self.hooks.say(f"resumed at step {position.step:,}, epoch {position.epoch + 1}, row {position.sample:,} of it")
         return position
 
@@ -122,14 +130,16 @@ class RunState:
         )
 
 
-def cut(start: int, end: int, total: int, options: TrainOptions) -> Iterator[Segment]:
-    """Cut the steps from `start` to the epoch's `end` where something is due; the last step of all ends with both."""
+def cut(start: int, end: int, total: int, options: TrainOptions, shadow_every: int = 0) -> Iterator[Segment]:
+    """Cut the steps from `start` to the epoch's `end` where something is due; the last step of all ends with an
+    evaluation and a checkpoint."""
 
     def due(step: int, every: int) -> bool:
         return step == total or (step % every == 0 if every else step == end)
 
     while start < end:
-        steps = [start + every - start % every for every in (options.eval_every, options.checkpoint_every) if every]
-        stop = min([end, *steps])
-        yield Segment(start, stop, due(stop, options.eval_every), due(stop, options.checkpoint_every))
+        all_every = options.eval_every, options.checkpoint_every, shadow_every
+        stop = min([end, *(start + every - start % every for every in all_every if every)])
+        shadow = bool(shadow_every) and stop % shadow_every == 0
+        yield Segment(start, stop, due(stop, options.eval_every), due(stop, options.checkpoint_every), shadow)
         start = stop

@@ -45,7 +45,10 @@ def train_in_windows(run: RunState) -> Generator[Metrics, None, Metrics]:
     while run.position.step < run.total_steps:
         with closing(run.epoch_batches()) as batches:
             for segment in run.segments():
-                metrics = yield from _run_steps(run, islice(batches, segment.stop - segment.start))
+                feed = _Timed(islice(batches, segment.stop - segment.start))
+                metrics = yield from _run_steps(run, feed)
+                if segment.shadow:
+                    _evaluate_bounds(run, feed.last)
                 if segment.evaluate:
                     metrics |= evaluate(run)
                 if segment.save:
@@ -57,12 +60,19 @@ def train_in_windows(run: RunState) -> Generator[Metrics, None, Metrics]:
     return (metrics or evaluate(run)) | memory | {"step": run.position.step}
 
 
-def _run_steps(run: RunState, batches: Iterator[Batch]) -> Generator[Metrics, None, Metrics]:
+def _evaluate_bounds(run: RunState, batch: Batch) -> None:
+    said, metrics = run.bounds.evaluate(batch)
+    run.hooks.say(f"step {run.position.step:,}: {said}")
+    run.hooks.log(run.position.step, run.total_steps, metrics)
+
+
+def _run_steps(run: RunState, feed: _Timed) -> Generator[Metrics, None, Metrics]:
     """Take a step for each batch and return the last logged metrics. Logs every `log_every` steps and at the end."""
-    feed, options, metrics = _Timed(batches), run.job.train, Metrics()
+    options, metrics = run.job.train, Metrics()
     meter = _Meter(run, feed)
     while True:
         rate = set_learning_rates(run.optimizer, run.position.step, run.job.optim)
+        run.bounds.before(run.position.step)
         try:
             loss, _, _ = run.pipeline.progress(feed)
         except StopIteration:
@@ -113,6 +123,7 @@ class _Meter:
             "time/data_wait_ms": 1000 * self._feed.seconds / self.steps,
             **wire_metrics(of_wire),
             **self._thin.metrics(of_thin),
+            **run.bounds.metrics(),
         }
         run.hooks.log(run.position.step, run.total_steps, metrics)
         if not math.isfinite(metrics["train/loss"]):
@@ -121,7 +132,9 @@ class _Meter:
 
 
 class _Timed:
-    """Passes batches on and adds up the time that the step waited for them."""
+    """Passes batches on, keeps the last one, and adds up the time that the step waited for them."""
+
+    last: Batch
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
@@ -133,6 +146,7 @@ class _Timed:
     def __next__(self) -> Any:
         start = time.perf_counter()
         try:
-            return next(self._batches)
+            self.last = next(self._batches)
+            return self.last
         finally:
             self.seconds += time.perf_counter() - start

@@ -38,9 +38,9 @@ class TablePolicy:
     path: Path = "auto"
     """row: distinct ids only, pooled by the rank that asked; pooled: the owner pools, one row a bag travels; torchrec:
     TorchRec's own exchange, untouched; auto: the cheaper of the first two, see `choose`."""
-    forward: Direction = Direction(Relative(0.02))
+    forward: Direction = Direction(Relative(0.01))
     """Rows, or pooled rows, from the owner."""
-    backward: Direction = Direction(Relative(0.02))
+    backward: Direction = Direction(Relative(0.005))
     """Gradients, back to the owner. A relative bound is relative to the range of the gradients of the table in the
     message, so it follows their scale."""
     bag_length: float = 1.0
@@ -62,7 +62,7 @@ class ExchangeConfig:
 
     >>> config = ExchangeConfig(tables={"user": TablePolicy(forward=Direction(0.0, "lossless"))})
     >>> config.of("user").forward.bound, config.of("item").forward.bound
-    (0.0, Relative(share=0.02))
+    (0.0, Relative(share=0.01))
     """
 
     default: TablePolicy = TablePolicy()

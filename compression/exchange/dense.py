@@ -38,7 +38,7 @@ class DenseExchange:
         self,
         group: dist.ProcessGroup,
         parameters: Sequence[nn.Parameter],
-        bound: float = 0.01,
+        bound: float = 0.002,
         chain: str = "bitpack",
         *,
         link: float = 125e6,

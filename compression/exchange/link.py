@@ -88,3 +88,8 @@ class Link:
     def set_rate(self, bytes_per_second: float) -> None:
         """Of the network link; what the codec `auto` decides by."""
         self._codec.set_link(bytes_per_second)
+
+    def scale_bounds(self, rows: float, gradients: float) -> None:
+        """From the next message on, bounds so many times as large as the config's."""
+        self.rows.scale_bounds(rows)
+        self.gradients.scale_bounds(gradients)

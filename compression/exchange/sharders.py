@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any, cast
 
@@ -192,6 +193,20 @@ def set_link(model: nn.Module, bytes_per_second: float) -> None:
     """Tell the thin exchanges of a model the rate of the link, by which the codec `auto` decides from now on."""
     for link in links(model):
         link.set_rate(bytes_per_second)
+
+
+def scale_bounds(model: nn.Module, rows: float = 1.0, gradients: float = 1.0) -> None:
+    """From the next message on, the bounds of all thin exchanges of a model are so many times as large as their config
+    says, until they are scaled again; 0 = bit for bit. A rank may differ from the others: a message tells its bounds.
+
+    Raises:
+        ValueError: a factor is negative or not finite.
+    """
+    for factor in (rows, gradients):
+        if not 0 <= factor < math.inf:
+            raise ValueError(f"a factor of bounds is finite and at least 0, not {factor}")
+    for link in links(model):
+        link.scale_bounds(rows, gradients)
 
 
 def links(model: nn.Module) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -89,6 +89,16 @@ class Coding:
     chains: Sequence[str]
     stochastic: bool = False
 
+    def scaled(self, factor: float) -> Coding:
+        """With all bounds so many times as large; 0 = bit for bit."""
+        return replace(self, bounds=[_times(bound, factor) for bound in self.bounds])
+
+
+def _times(bound: Bound, factor: float) -> Bound:
+    if factor == 0:
+        return 0.0
+    return Relative(bound.share * factor) if isinstance(bound, Relative) else bound * factor
+
 
 class TableChannel:
     """Tables of one module in one direction.
@@ -114,9 +124,14 @@ class TableChannel:
         verify: bool,
     ) -> None:
         self.channel, self.names, self.dims = channel, names, dims
-        self._coding, self._codec, self._stats = coding, codec, stats
+        self._stated = self._coding = coding
+        self._codec, self._stats = codec, stats
         self._most, self._verify = min(chunk_bytes, wire.PART_BYTES), verify
         self._sent = 0
+
+    def scale_bounds(self, factor: float) -> None:
+        """From the next message on, bounds so many times as large as the stated ones; 0 = bit for bit."""
+        self._coding = self._stated.scaled(factor)
 
     def post(self, incoming: Sequence[Span], outgoing: Sequence[Span]) -> TableMessages:
         """Expect tables from all ranks, before any are sent; an entry a rank, the own one is not looked at."""

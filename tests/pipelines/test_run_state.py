@@ -26,6 +26,20 @@ def test_nothing_is_left_at_the_end_of_an_epoch() -> None:
     assert list(cut(7, 7, 21, TrainOptions())) == []
 
 
+def test_shadow_evaluations_come_at_multiples_of_their_own() -> None:
+    options = TrainOptions(eval_every=4)
+    found = [(s.stop, s.evaluate, s.shadow) for s in cut(0, 10, 10, options, shadow_every=3)]
+    assert found == [
+        (3, False, True),
+        (4, True, False),
+        (6, False, True),
+        (8, True, False),
+        (9, False, True),
+        (10, True, False),
+    ]
+    assert not any(s.shadow for s in cut(0, 10, 10, options))
+
+
 def test_every_step_is_in_exactly_one_segment() -> None:
     options = TrainOptions(eval_every=3, checkpoint_every=5)
     steps = [s for segment in cut(2, 40, 50, options) for s in range(segment.start, segment.stop)]

@@ -90,7 +90,7 @@ def test_it_is_metered_and_described(ranks: list[dict[str, Any]]) -> None:
         metrics = rank["lossy"]["metrics"]
         assert 0 < metrics["exchange/distinct_share"] < 1 < metrics["exchange/rows_ratio"]
         assert metrics["exchange/encode_ms"] > 0 and metrics["exchange/nonfinite"] == 0
-        assert "thin exchange: errors up to 2.00% of a table's range" in rank["lossy"]["plan"]
+        assert "thin exchange: errors up to 1.00% of a table's range" in rank["lossy"]["plan"]
         assert rank["plain"]["metrics"] == {}
     merged = merge_tables([rank["lossy"]["tables"] for rank in ranks])
     assert len(merged) == len({row["table"] for row in merged})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from compression import Codec, Relative
-from compression.exchange import Direction, ExchangeConfig, TablePolicy, thin_sharders
+from compression.exchange import Direction, ExchangeConfig, TablePolicy, scale_bounds, thin_sharders
 from compression.exchange.sharders import links
 from tests.compression.exchange.models import (
     FEATURES,
@@ -105,6 +105,19 @@ def traffic(path: str, **options: Any) -> dict[str, float]:
     with recorded() as (sent, got):
         train(dmp, batches(3))
     return shares(both_ends(sent, got))
+
+
+def scaled(rows: float, gradients: float) -> dict[str, float]:
+    """Errors as shares of the stated bounds, or errors where these are multiplied by 0, and again with the stated."""
+    dmp = model(config("row"))
+    scale_bounds(dmp, rows, gradients)
+    with recorded() as (sent, got):
+        train(dmp, batches(3))
+    scale_bounds(dmp)
+    with recorded() as (after_sent, after_got):
+        train(dmp, batches(1))
+    after = {f"{key} after": share for key, share in shares(both_ends(after_sent, after_got)).items()}
+    return shares(both_ends(sent, got)) | after
 
 
 def verified(path: str, stochastic: bool) -> list[float]:
@@ -212,6 +225,7 @@ def on_a_rank() -> dict[str, Any]:
         "verified": [verified(path, stochastic) for path in ("row", "pooled") for stochastic in (False, True)],
         "specials": [specials(path) for path in ("row", "pooled")],
         "repeated": repeated(200),
+        "scaled": [scaled(2.0, 0.5), scaled(0.0, 1.0)],
         "found": [error_of(lambda group, fault=fault: found_wrong(group, *fault)) for fault in FAULTS],
         "seen": seen_wrong(*FAULTS[0]),
     }
@@ -234,6 +248,18 @@ def test_every_value_that_arrives_is_within_its_bound(ranks: list[dict[str, Any]
                 # Near the bound: it is the real traffic that was looked at, and it was rounded.
                 assert (0.8 < most <= 1) if direction.bound else most == 0, (number, table, kind, most)
         assert not seen
+
+
+def test_bounds_can_be_scaled_between_steps(ranks: list[dict[str, Any]]) -> None:
+    for number, factors in enumerate([(2.0, 0.5), (0.0, 1.0)]):
+        for table, directions in POLICIES.items():
+            for kind, direction, factor in zip(("output_dist", "gradients"), directions, factors, strict=True):
+                of_ranks = [found["scaled"][number] for found in ranks]
+                most, after = (
+                    max(seen.get(f"{table} {kind}{when}", 0.0) for seen in of_ranks) for when in ("", " after")
+                )
+                assert (0.7 * factor < most <= factor) if direction.bound and factor else most == 0, (table, kind, most)
+                assert (0.5 < after <= 1) if direction.bound else after == 0, (table, kind, after)
 
 
 def test_verify_finds_nothing_wrong_with_real_traffic(ranks: list[dict[str, Any]]) -> None:

@@ -1,0 +1,104 @@
+"""What `thinwire tune` searches, and the configuration that a point of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.config import RunConfig
+from compression.bounds import SHAPES, Curve, relative_to_uniform
+
+Point = dict[str, Any]
+Curves = tuple[Mapping[str, Curve], Mapping[str, Curve]]
+"""Of rows and of gradients, by table; see `pipelines.table_profile`."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Ranges of the search: relative bounds and the schedule."""
+
+    row_bound: tuple[float, float] = (0.003, 0.08)
+    gradient_bound: tuple[float, float] = (0.002, 0.04)
+    dense_bound: tuple[float, float] = (0.001, 0.02)
+    start: tuple[float, float] = (1.0, 4.0)
+    """Multiplier of the bounds at the first step."""
+    phase: tuple[float, float] = (0.1, 0.6)
+    """Share of all steps after which the multiplier is 1."""
+
+    def distributions(self) -> dict[str, Any]:
+        """For Ray Tune, by name of the parameter."""
+        from ray import tune
+
+        return {
+            "row_bound": tune.loguniform(*self.row_bound),
+            "gradient_bound": tune.loguniform(*self.gradient_bound),
+            "dense_bound": tune.loguniform(*self.dense_bound),
+            "tables": tune.choice(["uniform", "each"]),
+            "shape": tune.choice(list(SHAPES)),
+            "start": tune.uniform(*self.start),
+            "phase": tune.uniform(*self.phase),
+            "path": tune.choice(["auto", "pooled"]),
+        }
+
+
+def default_point(config: RunConfig, tables: str) -> Point:
+    """Where a search begins: what `config` says, the same bounds for all tables or one for `each`."""
+    exchange = config.exchange
+    return {
+        "row_bound": exchange.row_bound,
+        "gradient_bound": exchange.gradient_bound,
+        "dense_bound": exchange.dense_bound,
+        "tables": tables,
+        "shape": "constant",
+        "start": 2.0,
+        "phase": 0.3,
+        "path": "auto",
+    }
+
+
+def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunConfig:
+    """The configuration of a point.
+
+    Args:
+        steps: of the whole run.
+    """
+    tables = bounds_of_tables(point["row_bound"], point["gradient_bound"], curves) if point["tables"] == "each" else {}
+    exchange = {
+        "codec": "thin",
+        "dense": "thin",
+        "row_bound": _short(point["row_bound"]),
+        "gradient_bound": _short(point["gradient_bound"]),
+        "dense_bound": _short(point["dense_bound"]),
+        "path": point["path"],
+        "tables": tables,
+    }
+    bounds: dict[str, Any] = {"shape": point["shape"]}
+    if point["shape"] != "constant":
+        bounds |= {"start": _short(point["start"]), "steps": round(point["phase"] * steps)}
+    values = base.model_dump()
+    values["exchange"] |= exchange
+    values["bounds"] |= bounds
+    return RunConfig.model_validate(values)
+
+
+def bounds_of_tables(row_bound: float, gradient_bound: float, curves: Curves) -> dict[str, dict[str, float]]:
+    """Bounds by table that do together no more harm than these two for all."""
+    rows, gradients = (
+        relative_to_uniform(of, bound).bounds for of, bound in zip(curves, (row_bound, gradient_bound), strict=True)
+    )
+    return {t: {"row_bound": _short(rows[t]), "gradient_bound": _short(gradients[t])} for t in rows}
+
+
+def changes(config: RunConfig) -> dict[str, Any]:
+    """The keys that a search decides, for a YAML file."""
+    exchange = config.exchange.model_dump(
+        include={"codec", "dense", "row_bound", "gradient_bound", "dense_bound", "path", "link_mbit"}
+    )
+    tables = {name: one.model_dump(exclude_defaults=True) for name, one in config.exchange.tables.items()}
+    bounds = config.bounds.model_dump(include={"shape", "start", "steps"})
+    return {"exchange": exchange | {"tables": tables}, "bounds": bounds}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
