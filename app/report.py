@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from app.tune_trial import BASELINE
 from pipelines.errors import UserError
 from pipelines.metrics import KINDS
 
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 SERIES = (
     "exchange/rows_ratio",
     "exchange/gradients_ratio",

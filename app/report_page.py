@@ -138,13 +138,14 @@ def steps_picture(search: SearchRuns) -> str:
         if key.startswith("wire/"):
             continue
         axis.plot(*zip(*values, strict=True), ".-", label=key.partition("/")[2].replace("_", " "), linewidth=0.9)
-    ratio.set(xlabel="step", ylabel="raw fp32 bytes over sent bytes", ylim=(0, None))
-    bound.set(xlabel="step", ylabel="multiplier of the bounds", ylim=(0, None))
+    ratio.set(xlabel="step", ylabel="raw fp32 bytes over sent bytes")
+    bound.set(xlabel="step", ylabel="multiplier of the bounds")
     if not bound.lines:
         bound.text(0.5, 0.5, "the bounds do not change", ha="center", transform=bound.transAxes)
     for axis in (ratio, bound):
         if axis.lines:
             axis.legend()
+            axis.set_ylim(0, 1.1 * max(max(line.get_ydata()) for line in axis.lines))
         axis.grid(alpha=0.3)
     return encoded(figure)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def analyze(
     """
     from app.doctor import require_training_stack
 
+    # torch reads it when it is loaded: its C++ side warns of what DDP is told on purpose.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     require_training_stack()
     from rich.console import Console
 
@@ -69,7 +72,7 @@ def analyze(
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1),
               help="Pairs with the baseline in each trial, from train.seed on.")  # fmt: skip
 @click.option("--max-auc-drop", default=0.0002, show_default=True, help="AUC that the best configuration may lose.")
-@click.option("--smoke", is_flag=True, help="Four trials of the smoke preset: does everything work?")
+@click.option("--smoke", is_flag=True, help="Three trials of the smoke preset: does everything work?")
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with a search that was stopped.")
 @json_option
 def tune(
@@ -93,6 +96,7 @@ def tune(
     """
     from app.doctor import require_training_stack
 
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     require_training_stack()
     from rich.console import Console
 
@@ -108,7 +112,7 @@ def tune(
     else:
         if smoke:
             refuse_others("--smoke", preset, config_file, data)
-        preset, trials = ("smoke", 4) if smoke else (preset, trials)
+        preset, trials = ("smoke", 3) if smoke else (preset, trials)
         named = (f"run.name={name}",) if name else ()
         overrides: dict[str, Any] = {"data": {"path": data, "synthetic": None}} if data else {}
         config = load_config(preset, config_file, (*assignments, *named), overrides=overrides)

@@ -14,8 +14,11 @@ comparable between tables and bounds, not with harm of rows.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -146,8 +149,8 @@ class Profiler:
             pass
         finally:
             with_data.close()
-        if not self.losses or not math.isfinite(self.losses[-1]):
-            raise DivergedError(f"the loss is {self.losses[-1:]} after {len(self.losses)} steps")
+        if not math.isfinite(self.losses[-1]):
+            raise DivergedError(f"the loss is {self.losses[-1]} after {len(self.losses)} steps")
 
     def probe(self, batches: int, advance: Callable[[int, int], None]) -> None:
         """Profile the tables on held-out batches."""
@@ -313,9 +316,26 @@ def profile(
         # The placement of the run is for its ranks, not for this one; and it needs no exchange.
         exchange = job.exchange.model_copy(update={"codec": "none", "dense": "none"})
         own = replace(job, sharding=ShardingOptions(), exchange=exchange)
-        profiler = Profiler(own, dataset, torch.device("cpu"))
-        profiler.train(steps, lambda done, total: advance("train", done, total))
+        with _quiet():
+            profiler = Profiler(own, dataset, torch.device("cpu"))
+            profiler.train(steps, lambda done, total: advance("train", done, total))
         profiler.probe(batches, lambda done, total: advance("probe", done, total))
         return profiler
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what TorchRec and torch say of their own deprecations; a run's workers keep that in their logs."""
+    loggers = [logging.getLogger(name) for name in ("torchrec", "torch.fx")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -96,10 +96,10 @@ def test_outcomes_are_read_back_in_order(tmp_path: Path) -> None:
 
 
 def killed_and_resumed(thinwire: Any, tmp_path: Path) -> dict[str, Any]:
-    """A search whose processes all die after its second trial, and which then goes on."""
+    """A search whose processes all die after its first trial, and which then goes on."""
     command = thinwire("tune", "--smoke", "--name", "s", "--set", "train.eval_every=20")
     folder = tmp_path / "runs" / "s"
-    command.wait_until(lambda: len([t for t in read_trials(folder) if t.point]) >= 2)
+    command.wait_until(lambda: len([t for t in read_trials(folder) if t.point]) >= 1)
     command.kill_all()
     done = {t.name: (folder / t.name / "outcome.json").stat().st_mtime_ns for t in read_trials(folder)}
     again = thinwire("tune", "--resume", "runs/s", "--json", "result.json")
@@ -116,9 +116,9 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
 
     result = killed_and_resumed(thinwire, tmp_path)
     rows = {row["trial"]: row for row in result["rows"]}
-    assert len(rows) == 5 and rows["trial-0-baseline"]["auc_delta"] == 0.0
+    assert len(rows) == 4 and rows["trial-0-baseline"]["auc_delta"] == 0.0
     # PC-89 again, and the first two are where a search begins.
-    assert len({json.dumps(row["point"]) for row in result["rows"]}) == 5
+    assert len({json.dumps(row["point"]) for row in result["rows"]}) == 4
     assert all(row["ratio"] > 2 for row in result["rows"] if row["point"])
     assert result["best"] is None or result["best"]["auc_delta"] >= -0.0002
 
@@ -140,7 +140,7 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
     # Nothing but results: no trial leaves a checkpoint (PC-87).
     folder = tmp_path / "runs" / "s"
     assert sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) < 20_000_000
-    assert table(result).row_count == 5
+    assert table(result).row_count == 4
 
 
 @pytest.mark.slow
@@ -148,5 +148,5 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
 def test_a_search_whose_baseline_diverges_says_so(thinwire: Any) -> None:
     command = thinwire("tune", "--smoke", "--name", "s", "--set", "optim.dense_lr=1e30")
     assert command.wait() == 1, command.output
-    assert "diverged" in command.output or "not finite" in command.output
+    assert "the loss is nan after" in command.output
     assert "Traceback" not in command.output

@@ -55,7 +55,6 @@ def profiled(data: str, *assignments: str, plant: str | None = None) -> dict[str
     return {
         "logits": float((ours - theirs).abs().max()),
         "loss": float(functional.binary_cross_entropy_with_logits(theirs, batch.labels.float())),
-        "tables": {p.table: p.cost_of_error for p in profiler.profiles},
         "equal": {p.table: (p.equal / profiler.batches).tolist() for p in profiler.profiles},
         "rows": {t: [c.bytes, c.harm] for t, c in rows.items()},
         "gradients": {t: [c.bytes, c.harm] for t, c in gradients.items()},
@@ -113,8 +112,6 @@ def test_a_planted_harmful_table_is_found_and_kept_tight(found: dict[str, Any]) 
     budget = uniform(plain, GRID[-1]).harm
     assert allocate(plain, budget).bounds["C6"] == GRID[-1]
     assert allocate(planted, budget).bounds["C6"] < GRID[-1]
-    costs = found["planted"]["tables"]
-    assert costs["C6"] > 3 * found["plain"]["tables"]["C6"]
 
 
 def test_the_papers_classes_are_thirds_by_homogenisation() -> None:
