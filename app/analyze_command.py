@@ -21,6 +21,8 @@ from pipelines.table_profile import Profiler, TableProfile, profile
 from pipelines.thin import compile_exchange
 
 Row = dict[str, Any]
+POLICIES = ("uniform", "paper", "classes", "each")
+"""In the order of `policies_of`."""
 _AT = 0.032
 """Bound at which homogenisation is judged: near the middle one of the paper's."""
 
@@ -34,14 +36,22 @@ class Policy:
     gradients: Share
 
 
-def run_analyze(config: RunConfig, *, steps: int, batches: int, out: Path, console: Console) -> dict[str, Any]:
+def run_analyze(
+    config: RunConfig, *, steps: int, batches: int, policy: str, out: Path, console: Console
+) -> dict[str, Any]:
     """Profile the tables, print what was found, and write the configuration that follows.
+
+    Args:
+        policy: of POLICIES, whose bounds are written.
 
     Returns:
         For `--json`: `tables`, `policies`, `config`, `out`.
     """
     if config.cluster.workers < 2:
         raise UserError("one worker exchanges nothing", where="cluster.workers", fix="use 2 or more")
+    for key in ("row_bound", "gradient_bound"):
+        if not getattr(config.exchange, key):
+            raise UserError("0 leaves nothing to give away", where=f"exchange.{key}", fix="for example 0.01")
     with data_progress(Console(stderr=True)) as progress:
         dataset = open_dataset(config, progress)
     job = config.job(str(dataset.path))
@@ -50,7 +60,7 @@ def run_analyze(config: RunConfig, *, steps: int, batches: int, out: Path, conso
     with data_progress(Console(stderr=True)) as progress:
         found = profile(job, dataset, steps=steps, batches=batches, advance=progress)
     policies = policies_of(found, config)
-    best = policies[-1]
+    best = policies[POLICIES.index(policy)]
     out.write_text(yaml.safe_dump(chosen(best), sort_keys=False))
     rows = [table_row(one, found, best) for one in found.profiles]
     console.print(table_of_tables(rows))
@@ -59,7 +69,7 @@ def run_analyze(config: RunConfig, *, steps: int, batches: int, out: Path, conso
     return {
         "tables": rows,
         "policies": [policy_row(policy) for policy in policies],
-        "paper": policies[1].rows.bounds,
+        "paper": policies[POLICIES.index("paper")].rows.bounds,
         "config": chosen(best),
         "out": str(out),
     }
@@ -70,9 +80,6 @@ def policies_of(found: Profiler, config: RunConfig) -> list[Policy]:
     paper's classes, which have their own harm, are between."""
     rows, gradients = found.curves(config.cluster.workers)
     row_bound, gradient_bound = config.exchange.row_bound, config.exchange.gradient_bound
-    for key, bound in (("row_bound", row_bound), ("gradient_bound", gradient_bound)):
-        if not bound:
-            raise UserError("0 leaves nothing to give away", where=f"exchange.{key}", fix="for example 0.01")
     same = Policy(
         f"uniform, {row_bound:g} and {gradient_bound:g}", uniform(rows, row_bound), uniform(gradients, gradient_bound)
     )
@@ -153,6 +160,7 @@ def table_row(one: TableProfile, found: Profiler, best: Policy) -> Row:
         "loss_difference": mean,
         "loss_noise": noise,
         "ratio": raw / sent if sent else 0.0,
+        "chains": found.try_chains(one, row_bound),
         "row_bound": row_bound,
         "gradient_bound": gradient_bound,
     }

@@ -25,6 +25,14 @@ data_option = click.option(
 @data_option
 @click.option("--steps", default=300, show_default=True, type=click.IntRange(1), help="Steps of training before.")
 @click.option("--batches", default=4, show_default=True, type=click.IntRange(1), help="Held-out batches looked at.")
+@click.option(
+    "--policy",
+    default="each",
+    show_default=True,
+    type=click.Choice(["uniform", "paper", "classes", "each"]),
+    help="Which bounds to write: the same for all tables, the paper's classes by homogenisation, three classes by "
+    "harm, or one for each table.",
+)
 @click.option("--out", default=Path("bounds.yaml"), show_default=True, type=PATH, metavar="FILE",
               help="Configuration with the bounds that were found.")  # fmt: skip
 @json_option
@@ -35,6 +43,7 @@ def analyze(
     data: str | None,
     steps: int,
     batches: int,
+    policy: str,
     out: Path,
     json_file: Path | None,
 ) -> None:
@@ -57,7 +66,7 @@ def analyze(
     overrides: dict[str, Any] = {"data": {"path": data, "synthetic": None}} if data else {}
     config = load_config(preset, config_file, assignments, overrides=overrides)
     console = Console(width=None if sys.stdout.isatty() else 140)
-    write_json(json_file, run_analyze(config, steps=steps, batches=batches, out=out, console=console))
+    write_json(json_file, run_analyze(config, steps=steps, batches=batches, policy=policy, out=out, console=console))
 
 
 @click.command(**examples(

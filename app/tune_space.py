@@ -75,7 +75,8 @@ def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunC
     }
     bounds: dict[str, Any] = {"shape": point["shape"]}
     if point["shape"] != "constant":
-        bounds |= {"start": _short(point["start"]), "steps": round(point["phase"] * steps)}
+        start = _short(point["start"])
+        bounds |= {"start": start, "gradient_start": start, "steps": round(point["phase"] * steps)}
     values = base.model_dump()
     values["exchange"] |= exchange
     values["bounds"] |= bounds
@@ -96,7 +97,7 @@ def changes(config: RunConfig) -> dict[str, Any]:
         include={"codec", "dense", "row_bound", "gradient_bound", "dense_bound", "path", "link_mbit"}
     )
     tables = {name: one.model_dump(exclude_defaults=True) for name, one in config.exchange.tables.items()}
-    bounds = config.bounds.model_dump(include={"shape", "start", "steps"})
+    bounds = config.bounds.model_dump(include={"shape", "start", "gradient_start", "steps"})
     return {"exchange": exchange | {"tables": tables}, "bounds": bounds}
 
 

@@ -55,7 +55,7 @@ def policies(folder: Path, common: list[str], levels: list[float], steps: int) -
     found.insert(
         len(levels), ("paper: classes at 1, 3, 5 %", [f"exchange.gradient_bound={0.03}"], paper_file(folder, first))
     )
-    schedule = ["bounds.shape=step", "bounds.start=4", f"bounds.steps={steps // 2}"]
+    schedule = ["bounds.shape=step", "bounds.start=4", "bounds.gradient_start=4", f"bounds.steps={steps // 2}"]
     found.append((f"uniform {middle:.2%}, from 4x in stairs", [*_bounds(middle), *schedule], None))
     file = folder / f"tables-{middle}.yaml"
     found.append((f"each table, as {middle:.2%}, from 4x in stairs", schedule, file))

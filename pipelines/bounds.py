@@ -36,7 +36,10 @@ class MovingBounds:
         self._options, self._model, self._pipeline, self._groups = options, model, pipeline, groups
         self._device = device
         self._thin = thin
-        self._schedule = Schedule(options.shape, options.start, options.steps, options.stairs)
+        self._rows, self._gradients = (
+            Schedule(options.shape, start, options.steps, options.stairs)
+            for start in (options.start, options.gradient_start)
+        )
         self._loop = ClosedLoop(options.loop_tolerance, most=options.loop_widest)
         self._set = 1.0, 1.0
 
@@ -49,8 +52,7 @@ class MovingBounds:
         """Set the bounds of a step, counted from 0."""
         if not self._thin:
             return
-        factor = self._schedule.at(step)
-        self._scale(factor * self._loop.multiplier, factor if self._options.gradients else 1.0)
+        self._scale(self._rows.at(step) * self._loop.multiplier, self._gradients.at(step))
 
     def metrics(self) -> Metrics:
         """The multipliers that are set; nothing where they never change."""

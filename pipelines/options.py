@@ -174,16 +174,16 @@ class ExchangeOptions(Options):
 
 class BoundOptions(Options):
     shape: Literal["constant", "step", "linear", "log"] = "constant"
-    """thin: the bounds of rows and gradients are multiplied by what falls from `start` to 1 over `steps`: step = in
-    equal stairs (arXiv 2407.04272 has 10, from 2), linear, log = fast at first; constant = by 1."""
+    """thin: the bounds of rows are multiplied by what falls from `start` to 1 over `steps`: step = in equal stairs
+    (arXiv 2407.04272 has 10, from 2), linear, log = fast at first; constant = by 1."""
     start: Rate = 2.0
     """The multiplier at the first step."""
     steps: NonNegative = 0
     """At which the multiplier is 1, and stays so."""
     stairs: Positive = 10
     """Of step."""
-    gradients: bool = True
-    """Whether the schedule is for gradients too, or for rows alone."""
+    gradient_start: Rate = 1.0
+    """The same for the bounds of gradients; 1 = they do not change."""
     loop_every: NonNegative = 0
     """Steps between two shadow evaluations: the last batch once more, with bounds and without. While the difference of
     the losses is within its noise the bounds of rows are widened, and narrowed at once when it is not. 0 = none."""

@@ -32,6 +32,11 @@ from torchrec.datasets.utils import Batch
 
 from compression import Codec, Relative, inspect
 from compression.bounds import Curve, Shadow
+from compression.inputs import source
+from compression.quantize import grid, wire_bound
+from compression.select import try_chains
+from compression.wire import CHAINS
+from compression.workspace import Workspace
 from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job
@@ -98,6 +103,8 @@ class TableProfile:
     """By bound: the difference of the losses with errors in the rows of this table alone."""
     equal: NDArray[np.float64] = field(init=False)
     """By bound: share of distinct rows that become equal to another one (the paper's homogenisation)."""
+    sample: NDArray[np.float32] = field(init=False)
+    """Distinct rows of a batch."""
     value_range: float = 0.0
     square: float = 0.0
     distinct: int = 0
@@ -178,6 +185,17 @@ class Profiler:
         rows = {p.table: p.rows.curve(self.batches, share) for p in self.profiles}
         return rows, {p.table: p.gradients.curve(self.batches, share, p.cost_of_error) for p in self.profiles}
 
+    def try_chains(self, profile: TableProfile, bound: float) -> dict[str, dict[str, float]]:
+        """Ratio, and GB/s of raw bytes in and out, of each chain on rows of a table at a relative bound."""
+        one = source(profile.sample)
+        grids = np.array([grid(wire_bound(bound * one.value_range()), False)], np.float32)
+        trials = try_chains(one, grids, Workspace(decode=False), Workspace(decode=True)) if one.size else {}
+        names = {number: name for name, number in CHAINS.items()}
+        return {
+            names[chain]: {"ratio": t.ratio, "encode_gb_s": t.encode / 1e9, "decode_gb_s": t.decode / 1e9}
+            for chain, t in trials.items()
+        }
+
     def _loader(self, split: str) -> Loader:
         return Loader(
             self._dataset,
@@ -253,6 +271,7 @@ class Profiler:
         if one.rows.numel():
             profile.value_range += float(one.rows.max() - one.rows.min())
             profile.square += float(one.rows.square().mean())
+        profile.sample = one.rows.numpy()
         profile.distinct += one.rows.size(0)
         profile.lookups += one.inverse.numel()
 
@@ -328,7 +347,7 @@ def profile(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what TorchRec and torch say of their own deprecations; a run's workers keep that in their logs."""
-    loggers = [logging.getLogger(name) for name in ("torchrec", "torch.fx")]
+    loggers = [logging.getLogger(name) for name in ("", "torchrec", "torch.fx")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -137,8 +137,13 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
     assert all(run.info.status in ("FINISHED", "KILLED") for run in children)
     for run in finished:
         assert {"speedup", "auc_delta", "wire_bytes_per_step", "ratio"} <= set(run.data.metrics)
-    # Nothing but results: no trial leaves a checkpoint (PC-87).
+    page = thinwire("report", "runs/s")
+    assert page.wait() == 0, page.output
     folder = tmp_path / "runs" / "s"
+    text = (folder / "report.html").read_text()
+    assert text.count("data:image/png;base64,") >= (5 if result["best"] else 1) and "http" not in text
+    assert all(name in text for name in rows)
+    # Nothing but results: no trial leaves a checkpoint (PC-87).
     assert sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) < 20_000_000
     assert table(result).row_count == 4
 

@@ -85,7 +85,7 @@ def train(job: Job, hooks: Hooks, spoil: int | None = None) -> str:
 
 def on_a_rank(data: str, folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    schedule = ["bounds.shape=step", "bounds.start=3", "bounds.steps=10", "bounds.stairs=5", "bounds.gradients=false"]
+    schedule = ["bounds.shape=step", "bounds.start=3", "bounds.steps=10", "bounds.stairs=5"]
     hooks = Hooks()
     train(job_of(data, *schedule), hooks)
     found["schedule"] = [hooks.series(f"bounds/{of}_multiplier") for of in ("row", "gradient")]
