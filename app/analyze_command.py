@@ -17,7 +17,8 @@ from app.data import open_dataset
 from app.progress import data_progress
 from compression.bounds import CLASSES, Share, classify, relative_to_uniform, uniform
 from pipelines.errors import UserError
-from pipelines.table_profile import Profiler, TableProfile, profile
+from pipelines.profiler import Profiler, profile
+from pipelines.table_profile import TableProfile
 from pipelines.thin import compile_exchange
 
 Row = dict[str, Any]

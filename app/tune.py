@@ -31,7 +31,7 @@ from compression.bounds import Curve
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job
-from pipelines.table_profile import profile
+from pipelines.profiler import profile
 from pipelines.thin import link_bytes
 
 BEST, RESULT, SETTINGS, CURVES, BASE = "best.yaml", "result.json", "search.json", "curves.json", "baseline.json"

@@ -11,7 +11,7 @@ from compression.bounds import SHAPES, Curve, relative_to_uniform
 
 Point = dict[str, Any]
 Curves = tuple[Mapping[str, Curve], Mapping[str, Curve]]
-"""Of rows and of gradients, by table; see `pipelines.table_profile`."""
+"""Of rows and of gradients, by table; see `pipelines.profiler`."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from app.tune_space import Space, bounds_of_tables, changes, config_of, default_
 from app.tune_worker import LOST, Baseline, speedup
 from compression.bounds import Curve
 
+ROOT = Path(__file__).resolve().parents[2]
 GRID = (0.001, 0.01, 0.1)
 CURVES = tuple(
     {name: Curve(GRID, (300.0, 200.0, 100.0), (cost, 100 * cost, 10_000 * cost)) for name, cost in harms.items()}
@@ -146,6 +149,37 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
     # Nothing but results: no trial leaves a checkpoint (PC-87).
     assert sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) < 20_000_000
     assert table(result).row_count == 4
+
+
+BAD_THEN_GOOD = """
+import app.tune
+from app.config import load_config
+from rich.console import Console
+
+good = app.tune.default_point
+def points(config, tables):
+    return good(config, tables) | ({"row_bound": 0.99, "gradient_bound": 0.9} if tables == "uniform" else {})
+app.tune.default_point = points
+settings = ["run.name=s", "train.eval_every=5", "train.epochs=2", "train.log_every=5"]
+options = app.tune.TuneOptions(trials=2, profile_steps=5)
+app.tune.run_tune(load_config("smoke", assignments=settings), options, preset="smoke", console=Console())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("compiled")
+def test_a_bad_trial_is_stopped_early_and_leaves_room_for_the_next(tmp_path: Path) -> None:
+    """PC-14 and PC-84. The workers of a trial take all CPUs, so the next would wait for ever for what it kept."""
+    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", BAD_THEN_GOOD], cwd=tmp_path, env=env | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, bad, fine = read_trials(tmp_path / "runs" / "s")
+    assert bad.why.startswith("stopped early: AUC -0.") and not bad.valid
+    assert fine.valid and len(fine.outcome["auc"]) > len(bad.outcome["auc"]) >= 1
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from app.config import load_config
 from compression.bounds import Curve, allocate, relative_to_uniform, uniform
 from pipelines.dataset import Dataset
 from pipelines.job import Job
-from pipelines.table_profile import Profiler, TableProfile
+from pipelines.profiler import Profiler
+from pipelines.table_profile import TableProfile
 from tests.ranks import run_ranks
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.xdist_group("table_profile")]
