@@ -59,7 +59,7 @@ def policies(folder: Path, common: list[str], levels: list[float], steps: int) -
     found.append((f"uniform {middle:.2%}, from 4x in stairs", [*_bounds(middle), *schedule], None))
     file = folder / f"tables-{middle}.yaml"
     found.append((f"each table, as {middle:.2%}, from 4x in stairs", schedule, file))
-    loop = [f"bounds.loop_every={max(steps // 20, 5)}"]
+    loop = ["bounds.loop_every=10"]
     found.append((f"uniform {middle:.2%}, closed loop", [*_bounds(middle), *loop], None))
     found.append((f"each table, as {middle:.2%}, closed loop", loop, file))
     found.append(

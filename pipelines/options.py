@@ -186,7 +186,8 @@ class BoundOptions(Options):
     """The same for the bounds of gradients; 1 = they do not change."""
     loop_every: NonNegative = 0
     """Steps between two shadow evaluations: the last batch once more, with bounds and without. While the difference of
-    the losses is within its noise the bounds of rows are widened, and narrowed at once when it is not. 0 = none."""
+    the losses is within its noise the bounds of rows are widened, and narrowed at once when it is not. A multiple of
+    `train.log_every`; 0 = none."""
     loop_tolerance: Rate = 1e-4
     """Loss, as a share of the loss, that the bounds of rows may cost; above it they are narrowed."""
     loop_noise: Rate = 2.0

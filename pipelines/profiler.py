@@ -209,20 +209,22 @@ class Profiler:
         )
         sums = torch.zeros_like(one.rows).index_add_(0, one.inverse, of_lookups)
         counts = torch.bincount(one.inverse, minlength=one.ids.numel()).double().numpy()
-        scale = self._job.optim.sparse_lr**2 * counts / max(counts.sum(), 1) / self._denominators(table, one, sums)
+        square = sums.square().mean(dim=1).double().numpy() + SMALL
+        accumulator = self._accumulator(table, one, square)
+        scale = self._job.optim.sparse_lr**2 * counts / max(counts.sum(), 1) / accumulator
+        updates = np.clip(accumulator / square, 1, len(self.losses))
         for i, bound in enumerate(self._bounds):
             out, size = self._round_trip(sums.numpy(), bound)
             profile.gradients.bytes[i] += size
-            profile.gradients.harm[i] += float((scale * lasting_error(sums.double().numpy(), out)).sum())
+            profile.gradients.harm[i] += float((scale * lasting_error(sums.double().numpy(), out, updates)).sum())
 
-    def _denominators(self, table: int, one: Lookup, sums: torch.Tensor) -> NDArray[np.float64]:
-        """What the square of a step's change of a row is divided by, float64 [distinct]."""
-        accumulators = self._accumulators.get(self._configs[table].name)
+    def _accumulator(self, table: int, one: Lookup, square: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the square of a step's change of a row is divided by, float64 [distinct]; square: of its gradient."""
         if self._job.optim.sparse == "sgd":
             return np.ones(one.ids.numel())
-        of_rows = sums.square().mean(dim=1) if accumulators is None else accumulators[one.ids]
+        found = self._accumulators.get(self._configs[table].name)
         # A row that was never trained has taken no step: this gradient's own square is what its first is divided by.
-        return np.maximum(of_rows.double().numpy(), sums.square().mean(dim=1).double().numpy()) + SMALL
+        return square if found is None else np.maximum(found[one.ids].double().numpy(), square)
 
 
 def profile(

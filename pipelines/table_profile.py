@@ -6,9 +6,10 @@ is decoded of them at a bound. What that costs is the second-order term of the l
 the difference of the losses itself is there too, with its noise.
 
 An error e of the gradient g of a row becomes an error of its weights, of lr e / sqrt(accumulator) under row-wise
-Adagrad, and costs what an error of rows of that size costs. Errors of many steps add up like noise, but the part of e
-along g points the same way as long as g does, as where a small gradient is rounded to zero again and again: its square
-counts `PERSISTENCE` times. How many steps errors stay is the same for all tables, and left out: so harm of gradients is
+Adagrad, and costs what an error of rows of that size costs. A row that was updated n times has n such errors: they add
+up like noise, to n times their square, but for the part of e along g, which points the same way as long as g does, as
+where a small gradient is rounded to zero again and again: that part adds up to (2 n)^2 times its square, for the
+accumulator grows by as much each time. n is the accumulator over the square of the gradient. Harm of gradients is
 comparable between tables and bounds, not with harm of rows.
 """
 
@@ -24,8 +25,6 @@ from torch.nn import functional
 
 from compression.bounds import Curve, Shadow
 
-PERSISTENCE = 100
-"""Steps over which the gradient of a row keeps its direction, about."""
 SMALL = 1e-30
 
 
@@ -100,8 +99,11 @@ class TableProfile:
         return float((self.rows.harm * self.squared_error).sum()) / weight if weight > 0 else 0.0
 
 
-def lasting_error(true: NDArray[np.float64], out: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean square of the errors of each row, [rows, D] -> [rows], its part along the row itself counted as lasting."""
+def lasting_error(
+    true: NDArray[np.float64], out: NDArray[np.float32], updates: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What the errors of gradients add up to, a mean square for each row: [rows, D], updates [rows] -> [rows]."""
     errors = out - true
     along = np.square((errors * true).sum(axis=1)) / np.maximum(np.square(true).sum(axis=1), SMALL)
-    return (np.square(errors).sum(axis=1) + PERSISTENCE * along) / true.shape[1]
+    across = np.maximum(np.square(errors).sum(axis=1) - along, 0)
+    return (updates * across + (2 * updates) ** 2 * along) / true.shape[1]
