@@ -29,9 +29,9 @@ data_option = click.option(
     "--policy",
     default="each",
     show_default=True,
-    type=click.Choice(["uniform", "paper", "classes", "each"]),
+    type=click.Choice(["uniform", "paper", "classes", "each", "each-gradients"]),
     help="Which bounds to write: the same for all tables, the paper's classes by homogenisation, three classes by "
-    "harm, or one for each table.",
+    "harm, or one for each table; of rows, the last of gradients too.",
 )
 @click.option("--out", default=Path("bounds.yaml"), show_default=True, type=PATH, metavar="FILE",
               help="Configuration with the bounds that were found.")  # fmt: skip

@@ -63,7 +63,7 @@ def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunC
     Args:
         steps: of the whole run.
     """
-    tables = bounds_of_tables(point["row_bound"], point["gradient_bound"], curves) if point["tables"] == "each" else {}
+    tables = bounds_of_tables(point["row_bound"], curves[0]) if point["tables"] == "each" else {}
     exchange = {
         "codec": "thin",
         "dense": "thin",
@@ -83,12 +83,11 @@ def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunC
     return RunConfig.model_validate(values)
 
 
-def bounds_of_tables(row_bound: float, gradient_bound: float, curves: Curves) -> dict[str, dict[str, float]]:
-    """Bounds by table that do together no more harm than these two for all."""
-    rows, gradients = (
-        relative_to_uniform(of, bound).bounds for of, bound in zip(curves, (row_bound, gradient_bound), strict=True)
-    )
-    return {t: {"row_bound": _short(rows[t]), "gradient_bound": _short(gradients[t])} for t in rows}
+def bounds_of_tables(row_bound: float, rows: Mapping[str, Curve]) -> dict[str, dict[str, float]]:
+    """Bounds of rows by table that do together no more harm than this one for all. Gradients keep one for all: found in
+    the same way, theirs cost AUC."""
+    bounds = relative_to_uniform(rows, row_bound).bounds
+    return {table: {"row_bound": _short(bound)} for table, bound in bounds.items()}
 
 
 def changes(config: RunConfig) -> dict[str, Any]:

@@ -24,51 +24,32 @@ Policy = tuple[str, list[str], Path | None]
 """Name, assignments, and a configuration file."""
 
 
-def analysed(folder: Path, common: list[str], name: str, bounds: list[str]) -> Path:
-    """A configuration with a bound for each table that do no more harm than these for all."""
-    out = folder / f"{name}.yaml"
-    command = [sys.executable, "-m", "app.cli", "analyze", *common, *_sets(bounds), "--out", str(out)]
-    report = folder / f"{name}.json"
-    subprocess.run([*command, "--json", str(report)], check=True, stdout=subprocess.DEVNULL)
-    return out
-
-
-def paper_file(folder: Path, analysis: Path) -> Path:
-    """The paper's classes, from what `analysed` printed."""
-    found = json.loads(analysis.with_suffix(".json").read_text())
-    out = folder / "paper.yaml"
-    tables = {table: {"row_bound": bound} for table, bound in found["paper"].items()}
-    out.write_text(yaml.safe_dump({"exchange": {"tables": tables}}))
+def analysed(folder: Path, common: list[str], policy: str, level: float) -> Path:
+    """A configuration with the bounds of a policy of `thinwire analyze`."""
+    out = folder / f"{policy}.yaml"
+    command = [sys.executable, "-m", "app.cli", "analyze", *common, *_sets(_bounds(level)), "--policy", policy]
+    subprocess.run([*command, "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
     return out
 
 
 def policies(folder: Path, common: list[str], levels: list[float], steps: int) -> list[Policy]:
     """In the order of the table. Gradients have half the bound of rows, but for the paper's policy, which has none."""
-    found: list[Policy] = []
-    for level in levels:
-        found.append((f"uniform {level:.2%}", _bounds(level), None))
+    found: list[Policy] = [(f"uniform {level:.2%}", _bounds(level), None) for level in levels]
     middle = levels[len(levels) // 2]
-    for level in levels[1:]:
-        file = analysed(folder, common, f"tables-{level}", _bounds(level))
-        found.append((f"a bound for each table, as {level:.2%}", [], file))
-    first = folder / f"tables-{levels[1]}.yaml"
-    found.insert(
-        len(levels), ("paper: classes at 1, 3, 5 %", [f"exchange.gradient_bound={0.03}"], paper_file(folder, first))
-    )
-    schedule = ["bounds.shape=step", "bounds.start=4", "bounds.gradient_start=4", f"bounds.steps={steps // 2}"]
-    found.append((f"uniform {middle:.2%}, from 4x in stairs", [*_bounds(middle), *schedule], None))
-    file = folder / f"tables-{middle}.yaml"
-    found.append((f"each table, as {middle:.2%}, from 4x in stairs", schedule, file))
-    loop = ["bounds.loop_every=10"]
-    found.append((f"uniform {middle:.2%}, closed loop", [*_bounds(middle), *loop], None))
-    found.append((f"each table, as {middle:.2%}, closed loop", loop, file))
+    each = analysed(folder, common, "each", middle)
     found.append(
-        (
-            f"uniform {levels[-1]:.2%}, gradients rounded at random",
-            [*_bounds(levels[-1]), "exchange.stochastic=true"],
-            None,
-        )
+        ("paper: classes at 1, 3, 5 %", ["exchange.gradient_bound=0.03"], analysed(folder, common, "paper", middle))
     )
+    found.append((f"rows of each table, as {middle:.2%}", _bounds(middle), each))
+    both = analysed(folder, common, "each-gradients", middle)
+    found.append((f"rows and gradients of each table, as {middle:.2%}", _bounds(middle), both))
+    schedule = ["bounds.shape=step", "bounds.start=4", f"bounds.steps={steps // 2}"]
+    loop = ["bounds.loop_every=10"]
+    for name, changes in (("rows from 4x in stairs", schedule), ("closed loop", loop)):
+        found.append((f"uniform {middle:.2%}, {name}", [*_bounds(middle), *changes], None))
+        found.append((f"rows of each table, as {middle:.2%}, {name}", [*_bounds(middle), *changes], each))
+    stochastic = [*_bounds(levels[-1]), "exchange.stochastic=true"]
+    found.append((f"uniform {levels[-1]:.2%}, gradients rounded at random", stochastic, None))
     return found
 
 
@@ -77,8 +58,10 @@ def measure(policy: Policy, common: list[str], seeds: int, folder: Path) -> dict
     name, assignments, file = policy
     thin = ["exchange.codec=thin", "exchange.dense=thin", *assignments]
     if file is not None:
-        tables = json.dumps(yaml.safe_load(file.read_text())["exchange"]["tables"])
-        thin.append(f"exchange.tables={tables}")
+        tables = yaml.safe_load(file.read_text())["exchange"]["tables"]
+        if "paper" in name:
+            tables = {table: {"row_bound": of["row_bound"]} for table, of in tables.items()}
+        thin.append(f"exchange.tables={json.dumps(tables)}")
     out = folder / "result.json"
     command = [sys.executable, "-m", "app.cli", "compare", *common, "--seeds", str(seeds), "--json", str(out)]
     for one in thin:
