@@ -37,9 +37,8 @@ def policies(folder: Path, common: list[str], levels: list[float], steps: int) -
     found: list[Policy] = [(f"uniform {level:.2%}", _bounds(level), None) for level in levels]
     middle = levels[len(levels) // 2]
     each = analysed(folder, common, "each", middle)
-    found.append(
-        ("paper: classes at 1, 3, 5 %", ["exchange.gradient_bound=0.03"], analysed(folder, common, "paper", middle))
-    )
+    paper = analysed(folder, common, "paper", middle)
+    found.append(("paper: classes at 1, 3, 5 %", ["exchange.gradient_bound=0.03"], paper))
     found.append((f"rows of each table, as {middle:.2%}", _bounds(middle), each))
     both = analysed(folder, common, "each-gradients", middle)
     found.append((f"rows and gradients of each table, as {middle:.2%}", _bounds(middle), both))
