@@ -107,10 +107,20 @@ def test_the_rate_changes_under_a_running_transfer(lab: Lab) -> None:
 def test_traffic_is_counted(lab: Lab) -> None:
     before = lab.traffic()
     transfer(lab, 1_000_000)
-    sender, receiver = (
-        links.Traffic(*(x - y for x, y in zip(now, then, strict=True)))
-        for now, then in zip(lab.traffic(), before, strict=True)
-    )
+
+    def since() -> list[links.Traffic]:
+        return [
+            links.Traffic(*(x - y for x, y in zip(now, then, strict=True)))
+            for now, then in zip(lab.traffic(), before, strict=True)
+        ]
+
+    def settled() -> bool:
+        # The last packets of a connection may be on their way between the two readings.
+        sender, receiver = since()
+        return sender.rx_bytes == receiver.tx_bytes
+
+    wait_until(settled, "both hosts have counted the same")
+    sender, receiver = since()
     assert 1_000_000 < sender.tx_bytes < 1_100_000
     assert 1_000_000 < receiver.rx_bytes < 1_100_000
     assert sender.rx_bytes == receiver.tx_bytes < 100_000
