@@ -19,8 +19,8 @@ help: ## list the targets
 demo: $(READY) ## TorchRec's fp32 exchange against the thin exchange on the demo preset, on two local Ray workers
 	$(BIN)/thinwire compare --preset demo
 
-bench: $(READY) ## what the exchange costs: the table of the README; as root, under 30 minutes
-	$(BIN)/thinwire bench exchange --json exchange.json
+bench: $(READY) ## what the exchange costs: the table of the README; as root, half an hour
+	$(BIN)/thinwire bench exchange --grid 2048x16,2048x32 --json exchange.json
 
 test: $(READY) ## all tests
 	$(BIN)/python -m pytest $(PYTEST)

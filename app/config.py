@@ -86,8 +86,16 @@ class RunConfig(Options):
 
     def job(self, dataset_path: str) -> Job:
         """What a rank needs of it."""
-        sections = self.data, self.model, self.optim, self.sharding, self.exchange, self.bounds, self.train
-        return Job(dataset_path, *sections)
+        return Job(
+            dataset_path,
+            data=self.data,
+            model=self.model,
+            optim=self.optim,
+            sharding=self.sharding,
+            exchange=self.exchange,
+            bounds=self.bounds,
+            train=self.train,
+        )
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(), sort_keys=False)
