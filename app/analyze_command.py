@@ -112,15 +112,17 @@ def paper_classes(profiles: list[TableProfile]) -> dict[str, str]:
 
 
 def chosen(policy: Policy) -> Row:
-    """A configuration with the bounds of a policy."""
-    tables = {
-        table: {
-            "row_bound": float(f"{policy.rows.bounds[table]:.4g}"),
-            "gradient_bound": float(f"{policy.gradients.bounds[table]:.4g}"),
-        }
-        for table in policy.rows.bounds
-    }
-    return {"exchange": {"codec": "thin", "dense": "thin", "tables": tables}}
+    """A configuration with the bounds of a policy; one bound of gradients for all tables is said once."""
+    rows, gradients = (
+        {table: float(f"{bound:.4g}") for table, bound in share.bounds.items()}
+        for share in (policy.rows, policy.gradients)
+    )
+    exchange: Row = {"codec": "thin", "dense": "thin"}
+    same = len(set(gradients.values())) == 1
+    if same:
+        exchange["gradient_bound"] = next(iter(gradients.values()))
+    own = {table: {"row_bound": rows[table]} | ({} if same else {"gradient_bound": gradients[table]}) for table in rows}
+    return {"exchange": exchange | {"tables": own}}
 
 
 def policy_row(policy: Policy) -> Row:

@@ -58,8 +58,6 @@ def measure(policy: Policy, common: list[str], seeds: int, folder: Path) -> dict
     thin = ["exchange.codec=thin", "exchange.dense=thin", *assignments]
     if file is not None:
         tables = yaml.safe_load(file.read_text())["exchange"]["tables"]
-        if "paper" in name:
-            tables = {table: {"row_bound": of["row_bound"]} for table, of in tables.items()}
         thin.append(f"exchange.tables={json.dumps(tables)}")
     out = folder / "result.json"
     command = [sys.executable, "-m", "app.cli", "compare", *common, "--seeds", str(seeds), "--json", str(out)]
