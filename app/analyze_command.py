@@ -15,7 +15,7 @@ from rich.table import Table
 from app.config import RunConfig
 from app.data import open_dataset
 from app.progress import data_progress
-from compression.bounds import CLASSES, Share, classify, relative_to_uniform, uniform
+from compression.bounds import CLASSES, Share, classify, relative_to_uniform, total, uniform
 from pipelines.errors import UserError
 from pipelines.profiler import Profiler, profile
 from pipelines.table_profile import TableProfile
@@ -62,7 +62,8 @@ def run_analyze(
         found = profile(job, dataset, steps=steps, batches=batches, advance=progress)
     policies = policies_of(found, config)
     best = policies[POLICIES.index(policy)]
-    out.write_text(yaml.safe_dump(chosen(best), sort_keys=False))
+    found_config = chosen(best)
+    out.write_text(yaml.safe_dump(found_config, sort_keys=False))
     rows = [table_row(one, found, best) for one in found.profiles]
     console.print(table_of_tables(rows))
     console.print(table_of_policies(policies))
@@ -70,8 +71,7 @@ def run_analyze(
     return {
         "tables": rows,
         "policies": [policy_row(policy) for policy in policies],
-        "paper": policies[POLICIES.index("paper")].rows.bounds,
-        "config": chosen(best),
+        "config": found_config,
         "out": str(out),
     }
 
@@ -88,7 +88,7 @@ def policies_of(found: Profiler, config: RunConfig) -> list[Policy]:
     bounds = {table: CLASSES[name] for table, name in paper.items()}
     of_paper = Policy(
         "arXiv 2407.04272: classes by homogenisation, rows only",
-        _at(rows, bounds),
+        total(rows, bounds),
         same.gradients,
     )
     three = {name: bound * row_bound / CLASSES["base"] for name, bound in CLASSES.items()}
@@ -96,11 +96,6 @@ def policies_of(found: Profiler, config: RunConfig) -> list[Policy]:
     each = Policy("a bound for each table, rows only", relative_to_uniform(rows, row_bound), same.gradients)
     both = Policy("the same, gradients too", each.rows, relative_to_uniform(gradients, gradient_bound))
     return [same, of_paper, classes, each, both]
-
-
-def _at(curves: dict[str, Any], bounds: dict[str, float]) -> Share:
-    both = [curves[table].at(bound) for table, bound in bounds.items()]
-    return Share(bounds, sum(size for size, _ in both), sum(harm for _, harm in both))
 
 
 def paper_classes(profiles: list[TableProfile]) -> dict[str, str]:
@@ -140,8 +135,7 @@ def table_row(one: TableProfile, found: Profiler, best: Policy) -> Row:
     n = found.batches
     row_bound, gradient_bound = best.rows.bounds[one.table], best.gradients.bounds[one.table]
     shadow = one.shadows[one.bounds.index(min(one.bounds, key=lambda b: abs(b - row_bound)))]
-    mean = shadow.difference / shadow.rows
-    noise = math.sqrt(max(shadow.squares / shadow.rows - mean**2, 0) / shadow.rows)
+    mean, noise = shadow.seen()
     raw = 4 * one.dim * one.distinct / n
     sent = float(np.interp(math.log(row_bound), np.log(one.bounds), one.rows.bytes)) / n
     return {

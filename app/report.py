@@ -23,7 +23,6 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 SERIES = (
     "exchange/rows_ratio",
     "exchange/gradients_ratio",
-    "wire/exchange_kb",
     "bounds/row_multiplier",
     "bounds/gradient_multiplier",
 )
@@ -37,7 +36,6 @@ class Child:
     name: str
     status: str
     metrics: dict[str, float]
-    params: dict[str, str]
     wire_kb: dict[str, float]
     """The last value of a step, by kind."""
 
@@ -48,7 +46,6 @@ class SearchRuns:
 
     run_id: str
     name: str
-    uri: str
     best: str
     """Name of the best trial, or none."""
     children: list[Child]
@@ -117,7 +114,6 @@ def read_search(uri: str, run_id: str) -> SearchRuns:
     return SearchRuns(
         run_id=run_id,
         name=parent.data.tags.get("mlflow.runName", run_id),
-        uri=uri,
         best=best,
         children=[_child(run) for run in runs],
         max_auc_drop=float(result.get("max_auc_drop", 0.0)),
@@ -130,7 +126,7 @@ def read_search(uri: str, run_id: str) -> SearchRuns:
 def _child(run: Any) -> Child:
     metrics = dict(run.data.metrics)
     wire = {kind: metrics.get(f"wire/{kind}_kb", 0.0) for kind in KINDS}
-    return Child(run.data.tags.get("trial", ""), run.info.status, metrics, dict(run.data.params), wire)
+    return Child(run.data.tags.get("trial", ""), run.info.status, metrics, wire)
 
 
 def _history(client: Any, run_id: str, key: str) -> list[tuple[int, float]]:

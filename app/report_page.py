@@ -135,8 +135,6 @@ def steps_picture(search: SearchRuns) -> str:
     figure, ((ratio, bound),) = _axes(2)
     for key, values in search.series.items():
         axis = bound if key.startswith("bounds/") else ratio
-        if key.startswith("wire/"):
-            continue
         axis.plot(*zip(*values, strict=True), ".-", label=key.partition("/")[2].replace("_", " "), linewidth=0.9)
     ratio.set(xlabel="step", ylabel="raw fp32 bytes over sent bytes")
     bound.set(xlabel="step", ylabel="multiplier of the bounds")

@@ -22,7 +22,7 @@ from app.progress import data_progress
 from app.ready import check_job, ready_cluster
 from app.storage import local_storage
 from app.tracked_run import closed_at_the_end, open_tracked_run
-from app.tune_result import best_of, pareto, read_trials
+from app.tune_result import best_of, pareto, read_trials, write_whole
 from app.tune_space import Curves, Space, changes, config_of, default_point
 from app.tune_trial import BASELINE, Search, run_trial, train_once
 from app.tune_worker import Baseline
@@ -150,7 +150,7 @@ def _curves(job: Job, dataset: Dataset, ranks: int, steps: int, folder: Path, co
     if not file.exists():
         with data_progress(console) as progress:
             both = profile(job, dataset, steps=steps, batches=4, advance=progress).curves(ranks)
-        _write(file, [{table: asdict(curve) for table, curve in of.items()} for of in both])
+        write_whole(file, [{table: asdict(curve) for table, curve in of.items()} for of in both])
     rows, gradients = (
         {t: Curve(**{k: tuple(v) for k, v in c.items()}) for t, c in of.items()} for of in json.loads(file.read_text())
     )
@@ -172,7 +172,7 @@ def _baseline(search: Search, folder: Path, console: Console) -> Baseline:
             outcome["wire_bytes_per_step"] / 1e3,
             outcome["exchange_bytes_per_step"] / 1e3,
         )
-        _write(file, asdict(base))
+        write_whole(file, asdict(base))
         kb = base.wire_kb
         console.print(f"{BASELINE}: {base.step_ms:.1f} ms and {kb:,.1f} KB a step", highlight=False, soft_wrap=True)
     return Baseline(**json.loads(file.read_text()))
@@ -248,7 +248,7 @@ def finish(search: Search, options: TuneOptions, folder: Path) -> dict[str, Any]
         "folder": str(folder),
         "config": str(folder / BEST) if best else None,
     }
-    _write(folder / RESULT, found)
+    write_whole(folder / RESULT, found)
     return found
 
 
@@ -257,9 +257,3 @@ def _numbers(found: dict[str, Any]) -> dict[str, float]:
     best = found["best"] or {}
     keys = ("speedup", "auc_delta", "wire_bytes_per_step", "ratio")
     return {key: float(best[key]) for key in keys if key in best}
-
-
-def _write(file: Path, values: Any) -> None:
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(values, indent=1) + "\n")
-    part.replace(file)

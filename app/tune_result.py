@@ -25,8 +25,6 @@ class Trial:
     """`finished`, or why not."""
     speedup: float
     auc_delta: float
-    wire_bytes: float
-    """A rank and step."""
     outcome: dict[str, Any]
 
     @property
@@ -45,9 +43,14 @@ class Trial:
 def write_outcome(folder: Path, outcome: dict[str, Any]) -> None:
     """Keep what a trial came to."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{OUTCOME}.part"
-    part.write_text(json.dumps(outcome, indent=1) + "\n")
-    part.replace(folder / OUTCOME)
+    write_whole(folder / OUTCOME, outcome)
+
+
+def write_whole(file: Path, values: Any) -> None:
+    """JSON that is there whole or not at all, whenever the process is killed."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(json.dumps(values, indent=1) + "\n")
+    part.replace(file)
 
 
 def read_trials(folder: Path) -> list[Trial]:
@@ -56,10 +59,8 @@ def read_trials(folder: Path) -> list[Trial]:
     trials = []
     for file in files:
         outcome = json.loads(file.read_text())
-        speedup, delta, size = (
-            float(outcome.get(key, math.nan)) for key in ("speedup", "auc_delta", "wire_bytes_per_step")
-        )
-        trials.append(Trial(outcome["trial"], outcome["point"], outcome["why"], speedup, delta, size, outcome))
+        speedup, delta = (float(outcome.get(key, math.nan)) for key in ("speedup", "auc_delta"))
+        trials.append(Trial(outcome["trial"], outcome["point"], outcome["why"], speedup, delta, outcome))
     return trials
 
 

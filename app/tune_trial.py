@@ -11,9 +11,9 @@ from typing import Any
 
 import ray
 import ray.train
-from ray.train.torch import TorchConfig, TorchTrainer
 
 from app import tracking
+from app.board import start_board
 from app.config import RunConfig
 from app.run_guard import RunGuard
 from app.tracked_run import flat_params, log_exchange_tables
@@ -21,6 +21,7 @@ from app.tracking import RunHandle, TrackingSettings
 from app.tune_result import OUTCOME, write_outcome
 from app.tune_space import Curves, Point, config_of
 from app.tune_worker import Baseline, TrialSettings, train_trial
+from app.workers import make_trainer
 
 BASELINE = "trial-0-baseline"
 SUMMARY = ("speedup", "auc_delta", "wire_bytes_per_step", "exchange_bytes_per_step", "ratio", "step_ms", "coding_ms")
@@ -134,32 +135,24 @@ def _open_child(name: str, config: RunConfig, search: Search) -> RunHandle:
 
 
 def _fit(name: str, config: RunConfig, search: Search, run: RunHandle, callbacks: list[Any]) -> dict[str, Any]:
-    options, on_gpu = config.cluster, search.device == "cuda"
-    # The outcome comes by an actor of the trial's own; the search's shows how far it is.
-    board = ray.remote(num_cpus=0)(_Outcome).remote(search.board)
+    options, board = config.cluster, start_board()
     settings = TrialSettings(
         job=config.job(search.data),
         seeds=search.seeds,
         run=run,
         board=board,
+        shown=search.board,
         threads=config.train.threads or options.cpus_per_worker,
         baseline=search.baseline,
         link_bytes=search.link_bytes,
         stop_below=search.stop_below,
     )
-    trainer = TorchTrainer(
+    trainer = make_trainer(
         train_trial,
-        train_loop_config=settings,
-        torch_config=TorchConfig(
-            backend="nccl" if on_gpu else "gloo", timeout_s=math.ceil(options.collective_timeout_s)
-        ),
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=options.workers,
-            use_gpu=on_gpu,
-            resources_per_worker={"CPU": options.cpus_per_worker} | ({"GPU": 1} if on_gpu else {}),
-            placement_strategy=options.placement,
-        ),
-        run_config=ray.train.RunConfig(
+        settings,
+        options,
+        search.device,
+        ray.train.RunConfig(
             name=name,
             storage_path=f"{search.folder}/workers",
             callbacks=callbacks,
@@ -174,24 +167,3 @@ def _fit(name: str, config: RunConfig, search: Search, run: RunHandle, callbacks
             raise error from None
         raise
     return dict(ray.get(board.outcome.remote())[0])
-
-
-class _Outcome:
-    """Becomes an actor: what the workers of a trial tell; a board that passes on what all may see."""
-
-    def __init__(self, shown: Any) -> None:
-        self._shown = shown
-        self._outcome: dict[str, Any] = {}
-        self._error: Exception | None = None
-
-    def update(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        self._shown.update.remote(step, total, metrics)
-
-    def finish(self, outcome: dict[str, Any]) -> None:
-        self._outcome = outcome
-
-    def fail(self, error: Exception) -> None:
-        self._error = self._error or error
-
-    def outcome(self) -> tuple[dict[str, Any], Exception | None]:
-        return self._outcome, self._error

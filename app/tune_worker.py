@@ -46,6 +46,9 @@ class TrialSettings:
     seeds: tuple[int, ...]
     run: RunHandle
     board: Any
+    """Of this trial: its outcome."""
+    shown: Any
+    """The board of the search, which shows how far it is."""
     threads: int
     baseline: Baseline | None
     """None: this trial is the baseline."""
@@ -91,8 +94,8 @@ class _Trial:
         self._settings, self._device, self._first = settings, device, first
         self._windows: list[list[Metrics]] = []
         self._auc: dict[str, float] = {}
-        self._ended: dict[int, float] = {}
-        """The last AUC of each seed."""
+        self._ended: dict[int, tuple[int, float]] = {}
+        """The last step of each seed, and its AUC."""
         self._why = "finished"
         self.tables: list[dict[str, Any]] = []
         """What the thin exchange did with the first seed."""
@@ -130,12 +133,12 @@ class _Trial:
         step, auc = found[0]
         self._auc[key(seed, step)] = auc
         if last:
-            self._ended[seed] = auc
+            self._ended[seed] = step, auc
         delta = self.auc_delta(seed, step)
         self._report(delta)
         if delta < self._settings.stop_below and not (last and seed == self._settings.seeds[-1]):
             self._why = f"stopped early: AUC {delta:+.4f} at step {step:,}, seed {seed}"
-            self._ended[seed] = auc
+            self._ended[seed] = step, auc
             return False
         return True
 
@@ -153,8 +156,7 @@ class _Trial:
         base = self._settings.baseline
         if base is None:
             return [0.0] * len(self._ended)
-        steps = {seed: max(int(k.split("/")[1]) for k in self._auc if k.startswith(f"{seed}/")) for seed in self._ended}
-        return [auc - base.auc[key(seed, steps[seed])] for seed, auc in self._ended.items()]
+        return [auc - base.auc[key(seed, step)] for seed, (step, auc) in self._ended.items()]
 
     def _report(self, delta: float) -> None:
         """To Ray Tune, on all ranks at once."""
@@ -198,7 +200,7 @@ class _Trial:
 
     def progress(self, step: int, total: int, metrics: Metrics) -> None:
         done, seeds = len(self._ended) * total, len(self._settings.seeds)
-        self._settings.board.update.remote(done + step, seeds * total, metrics)
+        self._settings.shown.update.remote(done + step, seeds * total, metrics)
 
 
 class _Hooks:

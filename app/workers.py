@@ -53,20 +53,13 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
         ray.train.TrainingFailedError: a worker failed more often than `cluster.max_failures` allows.
         Exception: what a worker gave to `board.fail`.
     """
-    options, on_gpu = group.cluster, group.device == "cuda"
-    trainer = TorchTrainer(
+    options = group.cluster
+    trainer = make_trainer(
         watched(work, board, options.collective_timeout_s),
-        train_loop_config=settings,
-        torch_config=TorchConfig(
-            backend="nccl" if on_gpu else "gloo", timeout_s=math.ceil(options.collective_timeout_s)
-        ),
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=options.workers,
-            use_gpu=on_gpu,
-            resources_per_worker={"CPU": options.cpus_per_worker} | ({"GPU": 1} if on_gpu else {}),
-            placement_strategy=options.placement,
-        ),
-        run_config=ray.train.RunConfig(
+        settings,
+        options,
+        group.device,
+        ray.train.RunConfig(
             name=group.name,
             storage_path=group.storage,
             failure_config=ray.train.FailureConfig(max_failures=options.max_failures),
@@ -86,6 +79,31 @@ def run_workers(group: WorkerGroup, work: Callable[[Any], None], settings: Any, 
         raise
     final, _ = ray.get(board.outcome.remote())
     return checkpoint, final
+
+
+def make_trainer(
+    work: Callable[[Any], None], settings: Any, options: ClusterOptions, device: str, run: ray.train.RunConfig
+) -> TorchTrainer:
+    """Calls `work(settings)` on every worker that `options` asks for.
+
+    Args:
+        device: cpu or cuda.
+    """
+    on_gpu = device == "cuda"
+    return TorchTrainer(
+        work,
+        train_loop_config=settings,
+        torch_config=TorchConfig(
+            backend="nccl" if on_gpu else "gloo", timeout_s=math.ceil(options.collective_timeout_s)
+        ),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=options.workers,
+            use_gpu=on_gpu,
+            resources_per_worker={"CPU": options.cpus_per_worker} | ({"GPU": 1} if on_gpu else {}),
+            placement_strategy=options.placement,
+        ),
+        run_config=run,
+    )
 
 
 @contextmanager

@@ -45,6 +45,12 @@ class RunState:
 
     def __init__(self, job: Job, hooks: Hooks, device: torch.device) -> None:
         self.job, self.hooks, self.device = job, hooks, device
+        if job.bounds.loop_every % job.train.log_every:
+            raise UserError(
+                f"{job.bounds.loop_every} cuts a logged point of {job.train.log_every} steps (train.log_every) short",
+                where="bounds.loop_every",
+                fix="use a multiple of it",
+            )
         self.dataset = Dataset(job.dataset_path)
         configs = table_configs(job.model, self.dataset)
         self._table_rows = dict(zip(self.dataset.table_rows, (c.num_embeddings for c in configs), strict=True))
@@ -60,12 +66,6 @@ class RunState:
         self.model, self.optimizer, self.pipeline = built.model, built.optimizer, built.pipeline
         self.groups, self._plan_text = built.groups, built.plan
         self.exchange_stats = built.exchange_stats
-        if job.bounds.loop_every % job.train.log_every:
-            raise UserError(
-                f"{job.bounds.loop_every} cuts a logged point of {job.train.log_every} steps (train.log_every) short",
-                where="bounds.loop_every",
-                fix="use a multiple of it",
-            )
         thin = bool(built.exchange_stats)
         self.bounds = MovingBounds(job.bounds, built.model, built.pipeline, built.groups, device, thin)
         self.position = self._restore()

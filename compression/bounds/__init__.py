@@ -1,6 +1,6 @@
 """Error bounds by table and by iteration (arXiv 2407.04272, section 4.2), and found from measurements."""
 
-from compression.bounds.allocate import CLASSES, Curve, Share, allocate, classify, relative_to_uniform, uniform
+from compression.bounds.allocate import CLASSES, Curve, Share, allocate, classify, relative_to_uniform, total, uniform
 from compression.bounds.closed_loop import ClosedLoop, Shadow
 from compression.bounds.schedule import SHAPES, Schedule, Shape
 
@@ -16,5 +16,6 @@ __all__ = [
     "allocate",
     "classify",
     "relative_to_uniform",
+    "total",
     "uniform",
 ]

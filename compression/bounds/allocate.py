@@ -57,7 +57,7 @@ class Share(NamedTuple):
 
 def uniform(curves: Mapping[str, Curve], bound: float) -> Share:
     """The same relative bound for all tables."""
-    return _total(curves, dict.fromkeys(curves, bound))
+    return total(curves, dict.fromkeys(curves, bound))
 
 
 def relative_to_uniform(curves: Mapping[str, Curve], bound: float) -> Share:
@@ -119,7 +119,7 @@ def _highest_price(curves: Mapping[str, Curve]) -> float:
 
 
 def _at_price(curves: Mapping[str, Curve], price: float) -> Share:
-    return _total(curves, {table: _cheapest(curve, price) for table, curve in curves.items()})
+    return total(curves, {table: _cheapest(curve, price) for table, curve in curves.items()})
 
 
 def _cheapest(curve: Curve, price: float) -> float:
@@ -128,6 +128,7 @@ def _cheapest(curve: Curve, price: float) -> float:
     return curve.bounds[int(costs.argmin())]
 
 
-def _total(curves: Mapping[str, Curve], bounds: dict[str, float]) -> Share:
+def total(curves: Mapping[str, Curve], bounds: dict[str, float]) -> Share:
+    """What these bounds, one for each table, come to."""
     both = [curve.at(bounds[table]) for table, curve in curves.items()]
     return Share(bounds, sum(size for size, _ in both), sum(harm for _, harm in both))

@@ -14,7 +14,7 @@ Both as shares of the loss. All ranks decide from the same sums, so they decide 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,12 +44,16 @@ class Shadow(NamedTuple):
         curvature = p * (1 - p) * (other - z) ** 2 / 2
         return cls(z.size, *(float(each.sum()) for each in (loss, difference, difference**2, curvature)))
 
+    def seen(self) -> tuple[float, float]:
+        """The mean difference of the losses, and its standard error; of at least one row."""
+        mean = self.difference / self.rows
+        return mean, math.sqrt(max(self.squares / self.rows - mean**2, 0) / self.rows)
+
     def harm(self, z: float) -> float:
         """What is lost, as a share of the loss: the larger of both estimates. Infinite if a logit is not finite."""
         if not self.rows or not math.isfinite(sum(self)):
             return math.inf if self.rows else 0.0
-        mean = self.difference / self.rows
-        noise = math.sqrt(max(self.squares / self.rows - mean**2, 0) / self.rows)
+        mean, noise = self.seen()
         seen = max(mean - z * noise, self.curvature / self.rows)
         return seen / (self.loss / self.rows) if self.loss > 0 else 0.0
 
@@ -77,7 +81,7 @@ class ClosedLoop:
     patience: int = 8
     """Evaluations without harm after which the multiplier that did harm is forgotten."""
     multiplier: float = 1.0
-    harmful: float = field(default=math.inf)
+    harmful: float = math.inf
     """The smallest multiplier that did harm lately."""
     quiet: int = 0
     """Evaluations since."""

@@ -28,7 +28,7 @@ CURVES = tuple(
 
 
 def trial(name: str, fast: float, delta: float, why: str = "finished") -> Trial:
-    return Trial(name, {"row_bound": 0.01}, why, fast, delta, 1e5, {})
+    return Trial(name, {"row_bound": 0.01}, why, fast, delta, {})
 
 
 def test_the_best_is_the_fastest_within_the_drop() -> None:
