@@ -42,9 +42,9 @@ def policies(folder: Path, common: list[str], levels: list[float], steps: int) -
     found.append((f"rows of each table, as {middle:.2%}", _bounds(middle), each))
     both = analysed(folder, common, "each-gradients", middle)
     found.append((f"rows and gradients of each table, as {middle:.2%}", _bounds(middle), both))
-    schedule = ["bounds.shape=step", "bounds.start=4", f"bounds.steps={steps // 2}"]
+    schedule = ["bounds.shape=step", "bounds.start=4", "bounds.gradient_start=4", f"bounds.steps={steps // 2}"]
     loop = ["bounds.loop_every=10"]
-    for name, changes in (("rows from 4x in stairs", schedule), ("closed loop", loop)):
+    for name, changes in (("from 4x in stairs", schedule), ("closed loop", loop)):
         found.append((f"uniform {middle:.2%}, {name}", [*_bounds(middle), *changes], None))
         found.append((f"rows of each table, as {middle:.2%}, {name}", [*_bounds(middle), *changes], each))
     stochastic = [*_bounds(levels[-1]), "exchange.stochastic=true"]
