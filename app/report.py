@@ -15,6 +15,7 @@ from app.tracked_run import EXCHANGE_TABLES
 from app.tracking_queue import RUN
 from app.tracking_store import connect, normalise_uri
 from app.tune import BEST, RESULT
+from app.tune_confirm import CONFIRM
 from app.tune_trial import BASELINE
 from pipelines.errors import UserError
 from pipelines.metrics import KINDS
@@ -52,6 +53,8 @@ class SearchRuns:
     max_auc_drop: float
     config: str
     """best.yaml."""
+    confirmed: list[dict[str, Any]] = field(default_factory=list)
+    """What was tried on fresh seeds: `trial` and `auc_delta`."""
     series: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Of the best trial, by metric: (step, value)."""
     tables: list[dict[str, Any]] = field(default_factory=list)
@@ -115,9 +118,10 @@ def read_search(uri: str, run_id: str) -> SearchRuns:
         run_id=run_id,
         name=parent.data.tags.get("mlflow.runName", run_id),
         best=best,
-        children=[_child(run) for run in runs],
+        children=[child for child in map(_child, runs) if not child.name.startswith(CONFIRM)],
         max_auc_drop=float(result.get("max_auc_drop", 0.0)),
         config=config,
+        confirmed=result.get("confirmed", []),
         series=series,
         tables=tables,
     )

@@ -26,6 +26,8 @@ def page(search: SearchRuns) -> str:
             f"Best: {best.name}, {best.metrics['speedup']:.2f}x speedup by the cost law at AUC "
             f"{best.metrics['auc_delta']:+.5f}, {best.metrics['ratio']:.1f}x fewer bytes in the exchange."
         )
+    for one in search.confirmed:
+        said += f" {one['trial']} on {one['auc_delta']['pairs']} fresh seeds: AUC {_interval(one['auc_delta'])}."
     pictures = [("Speed against AUC", pareto_picture(search))]
     if best and base:
         pictures += [
@@ -62,6 +64,11 @@ def _table(search: SearchRuns) -> str:
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 
+def _interval(delta: dict[str, Any]) -> str:
+    ends = "" if delta["low"] is None else f" [{delta['low']:+.5f}, {delta['high']:+.5f}]"
+    return f"{delta['mean']:+.5f}{ends}"
+
+
 def _number(child: Child, key: str, form: str) -> str:
     return format(child.metrics[key], form) if key in child.metrics else ""
 
@@ -91,6 +98,12 @@ def pareto_picture(search: SearchRuns) -> str:
     if best := search.child(search.best):
         at = best.metrics["speedup"], 1e3 * best.metrics["auc_delta"]
         axis.plot(*at, "*", markersize=15, color="tab:orange", label="best")
+    for one in search.confirmed:
+        delta, child = one["auc_delta"], search.child(one["trial"])
+        if child and delta["low"] is not None:
+            half = 1e3 * (delta["high"] - delta["mean"])
+            bar = axis.errorbar(child.metrics["speedup"], 1e3 * delta["mean"], half, fmt="D", color="tab:orange")
+            bar.set_label("on fresh seeds, 95 %" if one is search.confirmed[0] else "_")
     axis.set(xlabel="speedup over TorchRec fp32, by the cost law", ylabel="AUC delta, 1e-3")
     axis.legend()
     axis.grid(alpha=0.3)

@@ -22,6 +22,7 @@ from app.progress import data_progress
 from app.ready import check_job, ready_cluster
 from app.storage import local_storage
 from app.tracked_run import closed_at_the_end, open_tracked_run
+from app.tune_confirm import Confirmed, confirm
 from app.tune_result import best_of, pareto, read_trials, write_whole
 from app.tune_space import Curves, Space, changes, config_of, default_point
 from app.tune_trial import BASELINE, Search, run_trial, train_once
@@ -31,8 +32,8 @@ from compression.bounds import Curve
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job
+from pipelines.options import link_bytes
 from pipelines.profiler import profile
-from pipelines.thin import link_bytes
 
 BEST, RESULT, SETTINGS, CURVES, BASE = "best.yaml", "result.json", "search.json", "curves.json", "baseline.json"
 RAY_FOLDER = "ray"
@@ -46,6 +47,8 @@ class TuneOptions:
     """Besides the baseline."""
     seeds: int = 1
     """Paired with the baseline, in each trial."""
+    confirm: int = 8
+    """Fresh seeds on which the best must still be within the limit; 0 = take the search's word."""
     max_auc_drop: float = 0.0002
     stop_drop: float = 0.005
     """A trial ends at once when its AUC is so far below the baseline's at the same step."""
@@ -55,7 +58,7 @@ class TuneOptions:
 
 
 def run_tune(config: RunConfig, options: TuneOptions, *, preset: str | None, console: Console) -> dict[str, Any]:
-    """Search anew. Returns what `--json` writes; see `finish`.
+    """Search anew. Returns what `--json` writes; see `_finish`.
 
     Raises:
         UserError: something that the user gave is wrong, or no trial is valid.
@@ -122,14 +125,11 @@ def _search(config: RunConfig, options: TuneOptions, folder: Path, *, resume: bo
                     search = replace(search, baseline=_baseline(search, folder, console))
                 with stop_signals():
                     _fit(search, options, folder)
-            found = finish(search, options, folder)
-            tags |= {
-                "best_trial": found["best"]["trial"] if found["best"] else "none",
-                "trials": str(len(found["rows"])),
-            }
-            tracking.log_summary(
-                parent, _numbers(found), [folder / RESULT, *([folder / BEST] if found["best"] else [])]
-            )
+                with stop_signals():
+                    found = _finish(search, options, folder)
+            best = found["best"]
+            tags |= {"best_trial": best["trial"] if best else "none", "trials": str(len(found["rows"]))}
+            tracking.log_summary(parent, _numbers(found), [folder / RESULT, *([folder / BEST] if best else [])])
     except KeyboardInterrupt:
         console.print(f"go on  thinwire tune --resume {folder}", highlight=False, soft_wrap=True)
         raise
@@ -157,21 +157,20 @@ def _curves(job: Job, dataset: Dataset, ranks: int, steps: int, folder: Path, co
     return rows, gradients
 
 
+def _baseline_config(search: Search) -> RunConfig:
+    """Of trial 0: TorchRec's exchange in fp32."""
+    values = search.base.model_dump()
+    values["exchange"] |= {"codec": "none", "dense": "none", "tables": {}}
+    return RunConfig.model_validate(values)
+
+
 def _baseline(search: Search, folder: Path, console: Console) -> Baseline:
-    """Trial 0: TorchRec's exchange in fp32."""
     file = folder / BASE
     if not file.exists():
-        values = search.base.model_dump()
-        values["exchange"] |= {"codec": "none", "dense": "none", "tables": {}}
-        outcome = train_once(BASELINE, RunConfig.model_validate(values), search, [])
+        outcome = train_once(BASELINE, _baseline_config(search), search, [])
         if outcome["diverged"]:
             raise DivergedError(f"the baseline {outcome['why']}")
-        base = Baseline(
-            outcome["auc"],
-            outcome["step_ms"],
-            outcome["wire_bytes_per_step"] / 1e3,
-            outcome["exchange_bytes_per_step"] / 1e3,
-        )
+        base = Baseline.of(outcome)
         write_whole(file, asdict(base))
         kb = base.wire_kb
         console.print(f"{BASELINE}: {base.step_ms:.1f} ms and {kb:,.1f} KB a step", highlight=False, soft_wrap=True)
@@ -217,11 +216,12 @@ def _fit(search: Search, options: TuneOptions, folder: Path) -> None:
     tuner.fit()
 
 
-def finish(search: Search, options: TuneOptions, folder: Path) -> dict[str, Any]:
-    """Write `result.json` and `best.yaml` of the trials that are finished.
+def _finish(search: Search, options: TuneOptions, folder: Path) -> dict[str, Any]:
+    """Confirm the best trial, and write `result.json` and `best.yaml`.
 
     Returns:
-        `rows` (a record a trial), `pareto` (names), `best` (a record or None), `folder`, `config` (path of best.yaml).
+        `rows` (a record a trial), `pareto` (names), `best` (a record or None), `confirmed` (what was tried on fresh
+        seeds), `folder`, `config` (path of best.yaml).
 
     Raises:
         UserError: no trial is valid.
@@ -234,16 +234,23 @@ def finish(search: Search, options: TuneOptions, folder: Path) -> dict[str, Any]
             where=str(folder),
             fix="see the runs in MLflow, and lower learning rates or bounds",
         )
-    front = pareto(valid)
+    tried: list[Confirmed] = []
     best = best_of(valid, options.max_auc_drop)
+    if options.confirm and best:
+        first = search.seeds[-1] + 1
+        seeds = range(first, first + options.confirm)
+        tried = confirm(search, valid, seeds, options.max_auc_drop, _baseline_config(search))
+        best = tried[-1].trial if tried[-1].within(options.max_auc_drop) else None
     if best and best.point:
         of = config_of(best.point, search.base, search.curves, search.steps)
-        note = f"# Of {best.name}: speedup {best.speedup:.2f}x by the cost law, AUC {best.auc_delta:+.5f}\n"
+        delta = f"{tried[-1].auc_delta['mean']:+.5f} on fresh seeds" if tried else f"{best.auc_delta:+.5f}"
+        note = f"# Of {best.name}: speedup {best.speedup:.2f}x by the cost law, AUC {delta}\n"
         (folder / BEST).write_text(note + yaml.safe_dump(changes(of), sort_keys=False))
     found = {
         "rows": [trial.record() for trial in trials],
-        "pareto": [trial.name for trial in front],
+        "pareto": [trial.name for trial in pareto(valid)],
         "best": best.record() if best else None,
+        "confirmed": [one.record() for one in tried],
         "max_auc_drop": options.max_auc_drop,
         "folder": str(folder),
         "config": str(folder / BEST) if best else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,12 @@ class Baseline:
     step_ms: float
     wire_kb: float
     exchange_kb: float
+
+    @classmethod
+    def of(cls, outcome: Mapping[str, Any]) -> Baseline:
+        """From what the trial left."""
+        wire, exchange = (outcome[f"{kind}_bytes_per_step"] / 1e3 for kind in ("wire", "exchange"))
+        return cls(outcome["auc"], outcome["step_ms"], wire, exchange)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -14,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipelines.errors import UserError
 from pipelines.model import TABLE_MARK
-from pipelines.options import ExchangeOptions
+from pipelines.options import ExchangeOptions, link_bytes
 
 _SMALL = 1e-12
 """Next to any gradient that still moves a weight, nothing; its square is a float32."""
@@ -43,13 +45,27 @@ def compress_dense(
         from compression.exchange import DenseExchange, dense_hook
 
         named = [p for _, p in sorted(parameters, key=lambda pair: pair[0])]
-        state = DenseExchange(group, named, options.dense_bound, timeout_s=options.timeout_s)
+        state = DenseExchange(
+            group,
+            named,
+            options.dense_bound,
+            options.chain,
+            link=link_bytes(options),
+            feedback=options.dense_feedback,
+            timeout_s=options.timeout_s,
+        )
         model.register_comm_hook(state, dense_hook)
         return
     if options.dense == "powersgd":
         _check_matrices([p for _, p in parameters], options.dense_rank)
     _try(options, group, device)
     model.register_comm_hook(*_hook(options, group))
+
+
+def carried(model: nn.Module) -> list[NDArray[np.float32]]:
+    """What `exchange.dense_feedback` has yet to send on this rank, an array for each DDP; they may be written to."""
+    hooks = (hook for module in model.modules() for hook in getattr(module, "_comm_hooks", ()))
+    return [state.carried for _, state in hooks if hasattr(state, "carried")]
 
 
 def _hook(options: ExchangeOptions, group: dist.ProcessGroup) -> tuple[Any, Callable[..., Future[torch.Tensor]]]:

@@ -107,6 +107,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Bound = Annotated[float, Field(ge=0)]
 Path = Literal["auto", "row", "pooled", "torchrec"]
 Chain = Literal["auto", "raw", "lossless", "bitpack", "huffman", "rans", "dedup"]
+BETWEEN_HOSTS_MBIT = 10_000.0
 
 
 class TableExchange(Options):
@@ -137,7 +138,8 @@ class ExchangeOptions(Options):
     """thin: row = distinct rows travel, and bags are pooled where they are needed; pooled = the owner pools; torchrec =
     TorchRec's own exchange; auto = row or pooled, whichever takes fewer bytes by the counts of the data set."""
     chain: Chain = "auto"
-    """thin: how a message is coded; auto = what takes the least time by encode and decode speed, ratio and link."""
+    """thin: how a message is coded, those of `dense` too; auto = what takes the least time by encode and decode speed,
+    ratio and link."""
     stochastic: bool = False
     """thin: round gradients at random to one of the two nearest codes, so that their expected value is the true one."""
     tables: dict[str, TableExchange] = {}
@@ -155,6 +157,9 @@ class ExchangeOptions(Options):
     low rank with what they miss sent later."""
     dense_bound: Share = 0.002
     """thin: largest error of a gradient that is sent, as a share of its parameter's range in a message; 0 = exact."""
+    dense_feedback: bool = False
+    """thin: add to the MLPs' gradients what the last step's messages left out of them (error feedback), so that errors
+    do not add up."""
     dense_rank: Positive = 1
     """Rank r of PowerSGD: r (n + m) values for a matrix of n x m, or all where that is no less than half of them."""
     dense_start: Annotated[int, Field(ge=2)] = 100
@@ -170,6 +175,11 @@ class ExchangeOptions(Options):
                     fix="set exchange.dense=powersgd, or leave it out",
                 )
         return self
+
+
+def link_bytes(options: ExchangeOptions) -> float:
+    """Bytes per second of a worker's link between hosts."""
+    return (options.link_mbit or BETWEEN_HOSTS_MBIT) * 1e6 / 8
 
 
 class BoundOptions(Options):

@@ -30,9 +30,8 @@ from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job
 from pipelines.loader import Loader
 from pipelines.model import TABLE_MARK, table_configs
-from pipelines.options import ShardingOptions
+from pipelines.options import ShardingOptions, link_bytes
 from pipelines.table_profile import SMALL, Lookup, TableProfile, lasting_error
-from pipelines.thin import link_bytes
 from pipelines.trainable import Trainable, build_trainable
 
 BOUNDS = tuple(round(0.001 * 2 ** (i / 2), 6) for i in range(17))
@@ -245,7 +244,7 @@ def profile(
         # The placement of the run is for its ranks, not for this one; and it needs no exchange.
         exchange = job.exchange.model_copy(update={"codec": "none", "dense": "none"})
         own = replace(job, sharding=ShardingOptions(), exchange=exchange)
-        with _quiet():
+        with quiet():
             profiler = Profiler(own, dataset, torch.device("cpu"))
             profiler.train(steps, lambda done, total: advance("train", done, total))
         profiler.probe(batches, lambda done, total: advance("probe", done, total))
@@ -255,7 +254,7 @@ def profile(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without what TorchRec and torch say of their own deprecations; a run's workers keep that in their logs."""
     loggers = [logging.getLogger(name) for name in ("", "torchrec", "torch.fx")]
     levels = [logger.level for logger in loggers]

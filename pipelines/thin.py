@@ -19,7 +19,7 @@ from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
 from pipelines.job import Job
 from pipelines.model import table_configs
-from pipelines.options import ExchangeOptions, TableExchange
+from pipelines.options import ExchangeOptions, TableExchange, link_bytes
 from pipelines.owners import Load, loads
 
 if TYPE_CHECKING:
@@ -28,15 +28,9 @@ if TYPE_CHECKING:
 
 # `compression.exchange` is imported where it is used: it loads compiled code, which other runs need not wait for.
 
-BETWEEN_HOSTS_MBIT = 10_000.0
 RATIO, CODING, STEP_S = 30.0, 2e-10, 2e-3
 """Of the thin exchange next to fp32: bytes; seconds of encoding and decoding for each byte that fp32 sends; and seconds
 that a step takes in any case. Measured by `thinwire bench exchange`; conservative."""
-
-
-def link_bytes(options: ExchangeOptions) -> float:
-    """Bytes per second of a worker's link between hosts."""
-    return (options.link_mbit or BETWEEN_HOSTS_MBIT) * 1e6 / 8
 
 
 def pays(options: ExchangeOptions, values: int, ranks: int, hosts: int) -> bool:

@@ -31,7 +31,14 @@ class DenseExchange:
         parameters: those whose gradients DDP averages, in an order that is the same in every run.
         bound: largest error of a gradient that is sent, as a share of the range of the part of a parameter's gradients
             that is sent; each is sent twice. 0 = bit for bit.
-        chain: of the codec.
+        chain: of the codec; auto = by the cost law.
+        link: bytes per second of a rank's link, for `auto`; `set_link` changes it.
+        feedback: add to what is sent what the last step's messages left out of it (error feedback, arXiv 1901.09847):
+            errors then do not add up, and the sum of all that was sent is within one bound of the true one.
+
+    Attributes:
+        carried: float32 [parameters' values] with `feedback`, else [0]: what this rank's last messages left out; in its
+            own slice, of the mean, times the number of ranks.
     """
 
     def __init__(
@@ -39,9 +46,10 @@ class DenseExchange:
         group: dist.ProcessGroup,
         parameters: Sequence[nn.Parameter],
         bound: float = 0.002,
-        chain: str = "bitpack",
+        chain: str = "auto",
         *,
         link: float = 125e6,
+        feedback: bool = False,
         timeout_s: float = 300.0,
         schedule: Schedule = "auto",
     ) -> None:
@@ -49,6 +57,8 @@ class DenseExchange:
         self.rank, self.ranks = group.rank(), group.size()
         sizes = [p.numel() for p in self.parameters]
         self._ends = np.cumsum([0, *sizes])
+        self._feedback = feedback
+        self.carried = np.zeros(int(self._ends[-1]) if feedback else 0, np.float32)
         # Whole multiples of 16 values, so that no rank has much less than another.
         total = int(self._ends[-1])
         self._cuts = [min(-(-total * r // (16 * self.ranks)) * 16, total) for r in range(self.ranks + 1)]
@@ -58,14 +68,14 @@ class DenseExchange:
         names = tuple(f"parameter {i}" for i in range(int(self._firsts[-1])))
         coding = Coding([Relative(bound) if bound else 0.0] * len(names), [chain] * len(names))
         stats = TableStats(names, "dense", ("dense",))
-        codec = Codec(link=link, exact=False)
+        self._codec = Codec(link=link, exact=False)
         self._slices, self._means = (
             TableChannel(
                 Channel(group, kind="dense", number=next_number(), timeout_s=timeout_s, schedule=schedule),
                 names,
                 np.ones(len(names), np.int64),
                 coding,
-                codec,
+                self._codec,
                 stats,
                 chunk_bytes=1 << 20,
                 verify=False,
@@ -74,6 +84,10 @@ class DenseExchange:
         )
         self._gradients: list[torch.Tensor] = []
         self._waiting: list[tuple[dist.GradBucket, Future[torch.Tensor]]] = []
+
+    def set_link(self, bytes_per_second: float) -> None:
+        """The rate of the link, by which the chain `auto` decides from now on."""
+        self._codec.set_link(bytes_per_second)
 
     def _pieces(self, rank: int) -> Ints:
         """Values of each parameter in a rank's slice, if there are any."""
@@ -110,16 +124,23 @@ class DenseExchange:
 
     def _start(self, values: Flat) -> None:
         """Send each rank its slice."""
+        if self._feedback:
+            values = values + self.carried
         self._mine = values
         if self.ranks == 1:
             return
+        # The own slice is not sent; it is written when the mean is.
+        decoded = values.copy() if self._feedback else None
         own = [Span(int(self._firsts[self.rank]), self._sizes[self.rank])] * self.ranks
         each = [Span(int(self._firsts[r]), self._sizes[r]) for r in range(self.ranks)]
         self._gathering = self._slices.post(own, each)
         self._spreading = self._means.post(each, own)
         for peer in self._slices.channel.peers:
-            self._gathering.send(peer, self._slice(values, peer))
+            out = None if decoded is None else self._slice(decoded, peer)
+            self._gathering.send(peer, self._slice(values, peer), out)
         self._gathering.flush()
+        if decoded is not None:
+            self.carried = _finite(values - decoded)
 
     def _finish(self) -> Flat:
         """Take the mean of the own slice, send it to all, and get the others'."""
@@ -139,6 +160,8 @@ class DenseExchange:
         means = np.empty_like(values)
         self._spreading.send_all(mean, self._slice(means, self.rank))
         self._spreading.flush()
+        if self._feedback:
+            self._slice(self.carried, self.rank)[:] = _finite(self.ranks * (mean - self._slice(means, self.rank)))
         for peer in peers:
             self._spreading.receive(peer, self._slice(means, peer))
         self._spreading.finish()
@@ -146,6 +169,11 @@ class DenseExchange:
 
     def _slice(self, values: NDArray[np.float32], rank: int) -> Flat:
         return values[self._cuts[rank] : self._cuts[rank + 1]]
+
+
+def _finite(left_out: Flat) -> Flat:
+    """What can be added later: of a gradient that is NaN or Inf, nothing."""
+    return np.nan_to_num(left_out, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _by_parameter(parameters: Sequence[nn.Parameter], buckets: Sequence[dist.GradBucket]) -> list[torch.Tensor]:

@@ -15,6 +15,7 @@ from torchrec.distributed.types import ModuleSharder, ParameterSharding, Shardin
 from compression.exchange.agree import Terms, agree
 from compression.exchange.choose import choose_path
 from compression.exchange.config import Direction, ExchangeConfig
+from compression.exchange.dense import DenseExchange
 from compression.exchange.shardings import PooledSharding, RowSharding, SequenceSharding, keep_steps
 
 THIN = {ShardingType.TABLE_WISE.value, ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value}
@@ -190,9 +191,14 @@ def exchange_report(model: nn.Module, *, reset: bool = False) -> list[dict[str, 
 
 
 def set_link(model: nn.Module, bytes_per_second: float) -> None:
-    """Tell the thin exchanges of a model the rate of the link, by which the codec `auto` decides from now on."""
+    """Tell the thin exchanges of a model the rate of the link, by which the codec `auto` decides from now on; those of
+    its other parameters too, see `dense_hook`."""
     for link in links(model):
         link.set_rate(bytes_per_second)
+    for module in model.modules():
+        for _, state in getattr(module, "_comm_hooks", ()):  # of DistributedDataParallel
+            if isinstance(state, DenseExchange):
+                state.set_link(bytes_per_second)
 
 
 def scale_bounds(model: nn.Module, rows: float = 1.0, gradients: float = 1.0) -> None:
