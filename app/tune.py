@@ -23,8 +23,8 @@ from app.ready import check_job, ready_cluster
 from app.storage import local_storage
 from app.tracked_run import closed_at_the_end, open_tracked_run
 from app.tune_confirm import Confirmed, confirm
-from app.tune_result import best_of, pareto, read_trials, write_whole
-from app.tune_space import Curves, Space, changes, config_of, default_point
+from app.tune_result import best_of, pareto, read_trials, valid_trials, write_whole
+from app.tune_space import Curves, Space, changes, config_of, default_point, steps_of
 from app.tune_trial import BASELINE, Search, run_trial, train_once
 from app.tune_worker import Baseline
 from app.workers import stop_signals
@@ -114,7 +114,7 @@ def _search(config: RunConfig, options: TuneOptions, folder: Path, *, resume: bo
                 parent=parent,
                 tags=tracking.environment_tags(world_size=config.cluster.workers, synthetic=dataset.manifest.synthetic),
                 curves=_curves(job, dataset, config.cluster.workers, options.profile_steps, folder, console),
-                steps=_steps(job, dataset, config.cluster.workers),
+                steps=steps_of(job, dataset, config.cluster.workers),
                 seeds=tuple(range(config.train.seed, config.train.seed + options.seeds)),
                 link_bytes=link_bytes(config.exchange),
                 stop_below=-options.stop_drop,
@@ -136,12 +136,6 @@ def _search(config: RunConfig, options: TuneOptions, folder: Path, *, resume: bo
     finally:
         ray.shutdown()
     return found | {"seconds": time.monotonic() - start, "dashboard": tracking.dashboard_command(parent.uri)}
-
-
-def _steps(job: Job, dataset: Dataset, workers: int) -> int:
-    rows = dataset.split(job.data.train_split).rows
-    steps = job.train.epochs * (rows // (workers * job.train.batch_size))
-    return min(steps, job.train.max_steps or steps)
 
 
 def _curves(job: Job, dataset: Dataset, ranks: int, steps: int, folder: Path, console: Console) -> Curves:
@@ -226,14 +220,7 @@ def _finish(search: Search, options: TuneOptions, folder: Path) -> dict[str, Any
     Raises:
         UserError: no trial is valid.
     """
-    trials = read_trials(folder)
-    valid = [trial for trial in trials if trial.valid]
-    if not valid:
-        raise UserError(
-            f"no valid trial: {len(trials)} ended without a result or diverged",
-            where=str(folder),
-            fix="see the runs in MLflow, and lower learning rates or bounds",
-        )
+    valid = valid_trials(folder)
     tried: list[Confirmed] = []
     best = best_of(valid, options.max_auc_drop)
     if options.confirm and best:
@@ -247,7 +234,7 @@ def _finish(search: Search, options: TuneOptions, folder: Path) -> dict[str, Any
         note = f"# Of {best.name}: speedup {best.speedup:.2f}x by the cost law, AUC {delta}\n"
         (folder / BEST).write_text(note + yaml.safe_dump(changes(of), sort_keys=False))
     found = {
-        "rows": [trial.record() for trial in trials],
+        "rows": [trial.record() for trial in read_trials(folder)],
         "pareto": [trial.name for trial in pareto(valid)],
         "best": best.record() if best else None,
         "confirmed": [one.record() for one in tried],

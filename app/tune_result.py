@@ -11,6 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
+from pipelines.errors import UserError
+
 OUTCOME = "outcome.json"
 
 
@@ -64,6 +66,23 @@ def read_trials(folder: Path) -> list[Trial]:
     return trials
 
 
+def valid_trials(folder: Path) -> list[Trial]:
+    """Those that trained to their end.
+
+    Raises:
+        UserError: there are none.
+    """
+    trials = read_trials(folder)
+    valid = [trial for trial in trials if trial.valid]
+    if not valid:
+        raise UserError(
+            f"no valid trial: {len(trials)} ended without a result or diverged",
+            where=str(folder),
+            fix="see the runs in MLflow, and lower learning rates or bounds",
+        )
+    return valid
+
+
 def pareto(trials: Sequence[Trial]) -> list[Trial]:
     """Those that no other is at least as good as in speed and AUC and better in one; the fastest first."""
     front: list[Trial] = []
@@ -83,7 +102,8 @@ def table(found: dict[str, Any]) -> Table:
     """For the terminal."""
     result = Table(
         caption=f"*: no other trial is better in both; best: the fastest that loses at most {found['max_auc_drop']:g} "
-        "AUC. Speedup is by the cost law, from bytes and times measured; AUC less the baseline's, mean of the seeds",
+        "AUC. Speedup is by the cost law, from bytes and times measured; AUC less the baseline's, mean of the "
+        "seeds. carried: errors of the MLPs' gradients go into the next step",
         caption_justify="left",
     )
     for name in (
@@ -118,4 +138,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
     bounds = ", ".join(f"{point[key]:.2%}" for key in ("row_bound", "gradient_bound", "dense_bound"))
     shape = point["shape"]
     schedule = shape if shape == "constant" else f"{shape} from {point['start']:.1f} over {point['phase']:.0%}"
+    bounds += " carried" if point["dense_feedback"] else ""
     return [row["trial"], *numbers, bounds, point["tables"], f"{schedule}, {point['path']}"]

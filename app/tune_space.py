@@ -8,6 +8,8 @@ from typing import Any
 
 from app.config import RunConfig
 from compression.bounds import SHAPES, Curve, relative_to_uniform
+from pipelines.dataset import Dataset
+from pipelines.job import Job
 
 Point = dict[str, Any]
 Curves = tuple[Mapping[str, Curve], Mapping[str, Curve]]
@@ -20,7 +22,7 @@ class Space:
 
     row_bound: tuple[float, float] = (0.003, 0.08)
     gradient_bound: tuple[float, float] = (0.002, 0.04)
-    dense_bound: tuple[float, float] = (0.001, 0.02)
+    dense_bound: tuple[float, float] = (0.001, 0.08)
     start: tuple[float, float] = (1.0, 4.0)
     """Multiplier of the bounds at the first step."""
     phase: tuple[float, float] = (0.1, 0.6)
@@ -34,6 +36,7 @@ class Space:
             "row_bound": tune.loguniform(*self.row_bound),
             "gradient_bound": tune.loguniform(*self.gradient_bound),
             "dense_bound": tune.loguniform(*self.dense_bound),
+            "dense_feedback": tune.choice([True, False]),
             "tables": tune.choice(["uniform", "each"]),
             "shape": tune.choice(list(SHAPES)),
             "start": tune.uniform(*self.start),
@@ -49,6 +52,7 @@ def default_point(config: RunConfig, tables: str) -> Point:
         "row_bound": exchange.row_bound,
         "gradient_bound": exchange.gradient_bound,
         "dense_bound": exchange.dense_bound,
+        "dense_feedback": exchange.dense_feedback,
         "tables": tables,
         "shape": "constant",
         "start": 2.0,
@@ -70,6 +74,7 @@ def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunC
         "row_bound": _short(point["row_bound"]),
         "gradient_bound": _short(point["gradient_bound"]),
         "dense_bound": _short(point["dense_bound"]),
+        "dense_feedback": point["dense_feedback"],
         "path": point["path"],
         "tables": tables,
     }
@@ -93,11 +98,18 @@ def bounds_of_tables(row_bound: float, rows: Mapping[str, Curve]) -> dict[str, d
 def changes(config: RunConfig) -> dict[str, Any]:
     """The keys that a search decides, for a YAML file."""
     exchange = config.exchange.model_dump(
-        include={"codec", "dense", "row_bound", "gradient_bound", "dense_bound", "path", "link_mbit"}
+        include={"codec", "dense", "row_bound", "gradient_bound", "dense_bound", "dense_feedback", "path", "link_mbit"}
     )
     tables = {name: one.model_dump(exclude_defaults=True) for name, one in config.exchange.tables.items()}
     bounds = config.bounds.model_dump(include={"shape", "start", "gradient_start", "steps"})
     return {"exchange": exchange | {"tables": tables}, "bounds": bounds}
+
+
+def steps_of(job: Job, dataset: Dataset, workers: int) -> int:
+    """Steps of a whole run."""
+    rows = dataset.split(job.data.train_split).rows
+    steps = job.train.epochs * (rows // (workers * job.train.batch_size))
+    return min(steps, job.train.max_steps or steps)
 
 
 def _short(value: float) -> float:

@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from app.config import load_config
-from app.tune_result import Trial, best_of, pareto, read_trials, table, write_outcome
+from app.tune_result import Trial, best_of, pareto, read_trials, table, valid_trials, write_outcome
 from app.tune_space import Space, bounds_of_tables, changes, config_of, default_point
 from app.tune_worker import LOST, Baseline, speedup
 from compression.bounds import Curve
+from pipelines.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 GRID = (0.001, 0.01, 0.1)
@@ -136,7 +137,10 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
     best = result["best"]["trial"] if result["best"] else "none"
     assert parent.data.tags["best_trial"] == best
     finished = [run for run in children if run.info.status == "FINISHED"]
-    assert {run.data.tags["trial"] for run in finished} == set(rows)
+    confirmed = {f"confirm-{one['trial'].removeprefix('trial-')}" for one in result["confirmed"]}
+    assert bool(confirmed) == any(row["point"] and row["auc_delta"] >= -0.0002 for row in result["rows"])
+    fresh = confirmed | {"confirm-baseline"} if confirmed else set()
+    assert {run.data.tags["trial"] for run in finished} == set(rows) | fresh
     # That of the trial in whose middle the search was killed is not left open.
     assert all(run.info.status in ("FINISHED", "KILLED") for run in children)
     for run in finished:
@@ -152,17 +156,36 @@ def test_a_search_that_is_killed_goes_on_and_mlflow_shows_it_all(thinwire: Any, 
     assert table(result).row_count == 4
 
 
-BAD_THEN_GOOD = """
-import app.tune
+PLANTED = """
+from pathlib import Path
+import app.tune_trial as real
+
+CHANGES = [
+    {"exchange": {"row_bound": 0.99, "gradient_bound": 0.9}},
+    {"optim": {"dense_lr": 1e30}},
+    {"optim": {"sparse_lr": 3e38}},
+    {},
+]
+config_of = real.config_of
+
+def run_trial(point, search):
+    ended = len(list(Path(search.folder).glob("trial-*/outcome.json"))) - 1
+    def planted(*args):
+        values = config_of(*args).model_dump()
+        for section, change in CHANGES[ended].items():
+            values[section] |= change
+        return real.RunConfig.model_validate(values)
+    real.config_of = planted
+    real.run_trial(point, search)
+"""
+SEARCH = """
+import app.tune, planted
 from app.config import load_config
 from rich.console import Console
 
-good = app.tune.default_point
-def points(config, tables):
-    return good(config, tables) | ({"row_bound": 0.99, "gradient_bound": 0.9} if tables == "uniform" else {})
-app.tune.default_point = points
+app.tune.run_trial = planted.run_trial
 settings = ["run.name=s", "train.eval_every=5", "train.epochs=2", "train.log_every=5"]
-options = app.tune.TuneOptions(trials=2, profile_steps=5)
+options = app.tune.TuneOptions(trials=4, confirm=0, profile_steps=5, max_auc_drop=1.0)
 app.tune.run_tune(load_config("smoke", assignments=settings), options, preset="smoke", console=Console())
 """
 
@@ -170,17 +193,29 @@ app.tune.run_tune(load_config("smoke", assignments=settings), options, preset="s
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("compiled")
-def test_a_bad_trial_is_stopped_early_and_leaves_room_for_the_next(tmp_path: Path) -> None:
-    """PC-14 and PC-84. The workers of a trial take all CPUs, so the next would wait for ever for what it kept."""
-    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+def test_bad_trials_end_early_and_leave_room_for_the_next(tmp_path: Path) -> None:
+    """PC-14, PC-84, PC-85. The workers of a trial take all CPUs: the next would wait for ever for what it kept."""
+    (tmp_path / "planted.py").write_text(PLANTED)
+    env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     done = subprocess.run(
-        [sys.executable, "-c", BAD_THEN_GOOD], cwd=tmp_path, env=env | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", SEARCH], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    _, bad, fine = read_trials(tmp_path / "runs" / "s")
+    _, bad, *lost, fine = read_trials(tmp_path / "runs" / "s")
     assert bad.why.startswith("stopped early: AUC -0.") and not bad.valid
+    for one in lost:
+        assert one.why.startswith("diverged: seed 0, the loss is") and one.auc_delta == LOST and not one.valid
     assert fine.valid and len(fine.outcome["auc"]) > len(bad.outcome["auc"]) >= 1
+    result = json.loads((tmp_path / "runs" / "s" / "result.json").read_text())
+    assert result["best"]["trial"] == fine.name and math.isfinite(result["best"]["speedup"])
+
+
+def test_a_search_of_nothing_but_diverged_trials_says_so(tmp_path: Path) -> None:
+    """PC-85."""
+    lost = {"trial": "trial-1", "point": {"row_bound": 0.01}, "why": "diverged: seed 0", "auc_delta": LOST}
+    write_outcome(tmp_path / "trial-1", lost | {"speedup": 2.0})
+    with pytest.raises(UserError, match="no valid trial: 1 ended"):
+        valid_trials(tmp_path)
 
 
 @pytest.mark.slow
