@@ -103,7 +103,7 @@ def table(found: dict[str, Any]) -> Table:
     result = Table(
         caption=f"*: no other trial is better in both; best: the fastest that loses at most {found['max_auc_drop']:g} "
         "AUC. Speedup is by the cost law, from bytes and times measured; AUC less the baseline's, mean of the "
-        "seeds. carried: errors of the MLPs' gradients go into the next step",
+        "seeds",
         caption_justify="left",
     )
     for name in (
@@ -138,5 +138,4 @@ def _cells(row: dict[str, Any]) -> list[str]:
     bounds = ", ".join(f"{point[key]:.2%}" for key in ("row_bound", "gradient_bound", "dense_bound"))
     shape = point["shape"]
     schedule = shape if shape == "constant" else f"{shape} from {point['start']:.1f} over {point['phase']:.0%}"
-    bounds += " carried" if point["dense_feedback"] else ""
     return [row["trial"], *numbers, bounds, point["tables"], f"{schedule}, {point['path']}"]

@@ -22,7 +22,7 @@ class Space:
 
     row_bound: tuple[float, float] = (0.003, 0.08)
     gradient_bound: tuple[float, float] = (0.002, 0.04)
-    dense_bound: tuple[float, float] = (0.001, 0.08)
+    dense_bound: tuple[float, float] = (0.001, 0.02)
     start: tuple[float, float] = (1.0, 4.0)
     """Multiplier of the bounds at the first step."""
     phase: tuple[float, float] = (0.1, 0.6)
@@ -36,7 +36,6 @@ class Space:
             "row_bound": tune.loguniform(*self.row_bound),
             "gradient_bound": tune.loguniform(*self.gradient_bound),
             "dense_bound": tune.loguniform(*self.dense_bound),
-            "dense_feedback": tune.choice([True, False]),
             "tables": tune.choice(["uniform", "each"]),
             "shape": tune.choice(list(SHAPES)),
             "start": tune.uniform(*self.start),
@@ -52,7 +51,6 @@ def default_point(config: RunConfig, tables: str) -> Point:
         "row_bound": exchange.row_bound,
         "gradient_bound": exchange.gradient_bound,
         "dense_bound": exchange.dense_bound,
-        "dense_feedback": exchange.dense_feedback,
         "tables": tables,
         "shape": "constant",
         "start": 2.0,
@@ -74,7 +72,6 @@ def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunC
         "row_bound": _short(point["row_bound"]),
         "gradient_bound": _short(point["gradient_bound"]),
         "dense_bound": _short(point["dense_bound"]),
-        "dense_feedback": point["dense_feedback"],
         "path": point["path"],
         "tables": tables,
     }
@@ -98,7 +95,7 @@ def bounds_of_tables(row_bound: float, rows: Mapping[str, Curve]) -> dict[str, d
 def changes(config: RunConfig) -> dict[str, Any]:
     """The keys that a search decides, for a YAML file."""
     exchange = config.exchange.model_dump(
-        include={"codec", "dense", "row_bound", "gradient_bound", "dense_bound", "dense_feedback", "path", "link_mbit"}
+        include={"codec", "dense", "row_bound", "gradient_bound", "dense_bound", "path", "link_mbit"}
     )
     tables = {name: one.model_dump(exclude_defaults=True) for name, one in config.exchange.tables.items()}
     bounds = config.bounds.model_dump(include={"shape", "start", "gradient_start", "steps"})

@@ -4,8 +4,8 @@ python -m benchmarks.bounds_ablation --data FOLDER --found best.yaml --seeds 10 
     --set train.batch_size=256
 
 One bound for everything at some levels; then, from the bounds that `thinwire tune` found: one for each kind of message,
-one for each table (the paper's classes of arXiv 2407.04272 too), a schedule, both, the closed loop, stochastic rounding
-and error feedback. Bytes are all that a rank sends in a step, mean over all steps of all seeds.
+one for each table (the paper's classes of arXiv 2407.04272 too), a schedule, both, the closed loop, and stochastic
+rounding. Bytes are all that a rank sends in a step, mean over all steps of all seeds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def policies(
     stairs = {"shape": "step", "start": 2.0, "gradient_start": 2.0, "steps": steps // 2}
     schedule = bounds if bounds.get("shape", "constant") != "constant" else stairs
     loop = {"loop_every": base.train.log_every}
-    feedback = not exchange.get("dense_feedback", False)
     listed: list[tuple[str, Row, Row]] = [
         *((f"uniform {level:.2%}", dict.fromkeys(KINDS, level), {}) for level in levels),
         ("paper: classes at 1, 3, 5 %", paper, {}),
@@ -62,7 +61,6 @@ def policies(
         ("by table and over time", kinds | each, schedule),
         ("by table, closed loop", kinds | each, loop),
         ("by table, gradients rounded at random", kinds | each | {"stochastic": True}, {}),
-        (f"by table, error feedback {'on' if feedback else 'off'}", kinds | each | {"dense_feedback": feedback}, {}),
         ("found by the search", exchange, bounds),
     ]
     return [(name, {"exchange": changes, "bounds": of_time}) for name, changes, of_time in listed]

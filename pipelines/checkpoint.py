@@ -19,7 +19,6 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from pipelines.dataset import MANIFEST, Dataset
-from pipelines.dense import carried
 from pipelines.errors import UserError
 from pipelines.job import Job
 from pipelines.model import table_configs
@@ -87,8 +86,7 @@ def save(
     rank = dist.get_rank()
     folder.mkdir(parents=True, exist_ok=True)
     dcp.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, checkpoint_id=folder)
-    of_rank = _rng_state() | {"carried": [torch.from_numpy(array) for array in carried(model)]}
-    torch.save(of_rank, folder / f"rng_{rank}.pt")
+    torch.save(_rng_state(), folder / f"rng_{rank}.pt")
     if rank == 0:
         state = {
             "position": asdict(position),
@@ -106,7 +104,7 @@ def load(
 ) -> Position:
     """Load into a model of any number of ranks and any sharding plan. Call it on every rank.
 
-    The random state, and what error feedback has yet to send, are restored when the number of ranks is the saved one.
+    The random state is restored when the number of ranks is the saved one.
 
     Raises:
         UserError: the checkpoint is of another model, optimiser, seed, data set or data order.
@@ -122,10 +120,7 @@ def load(
     model.load_state_dict(whole["model"])
     optimizer.load_state_dict(whole["optim"])
     if state["world_size"] == dist.get_world_size():
-        of_rank = torch.load(folder / f"rng_{dist.get_rank()}.pt", weights_only=True)
-        _set_rng_state(of_rank)
-        for array, saved in zip(carried(model), of_rank.get("carried", []), strict=False):
-            array[:] = saved.numpy()
+        _set_rng_state(torch.load(folder / f"rng_{dist.get_rank()}.pt", weights_only=True))
     return Position(**state["position"])
 
 
@@ -160,14 +155,14 @@ def check_identity(state: dict[str, Any], job: Job, dataset: Dataset, where: str
         raise UserError(what, where=where, fix="go on with the settings of the saved run, or start a new one")
 
 
-def _rng_state() -> dict[str, Any]:
+def _rng_state() -> dict[str, torch.Tensor]:
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
-def _set_rng_state(state: dict[str, Any]) -> None:
+def _set_rng_state(state: dict[str, torch.Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

@@ -4,10 +4,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -51,7 +49,6 @@ def compress_dense(
             options.dense_bound,
             options.chain,
             link=link_bytes(options),
-            feedback=options.dense_feedback,
             timeout_s=options.timeout_s,
         )
         model.register_comm_hook(state, dense_hook)
@@ -60,12 +57,6 @@ def compress_dense(
         _check_matrices([p for _, p in parameters], options.dense_rank)
     _try(options, group, device)
     model.register_comm_hook(*_hook(options, group))
-
-
-def carried(model: nn.Module) -> list[NDArray[np.float32]]:
-    """What `exchange.dense_feedback` has yet to send on this rank, an array for each DDP; they may be written to."""
-    hooks = (hook for module in model.modules() for hook in getattr(module, "_comm_hooks", ()))
-    return [state.carried for _, state in hooks if hasattr(state, "carried")]
 
 
 def _hook(options: ExchangeOptions, group: dist.ProcessGroup) -> tuple[Any, Callable[..., Future[torch.Tensor]]]:

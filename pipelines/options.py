@@ -157,9 +157,6 @@ class ExchangeOptions(Options):
     low rank with what they miss sent later."""
     dense_bound: Share = 0.002
     """thin: largest error of a gradient that is sent, as a share of its parameter's range in a message; 0 = exact."""
-    dense_feedback: bool = False
-    """thin: add to the MLPs' gradients what the last step's messages left out of them (error feedback), so that errors
-    do not add up."""
     dense_rank: Positive = 1
     """Rank r of PowerSGD: r (n + m) values for a matrix of n x m, or all where that is no less than half of them."""
     dense_start: Annotated[int, Field(ge=2)] = 100

@@ -33,12 +33,6 @@ class DenseExchange:
             that is sent; each is sent twice. 0 = bit for bit.
         chain: of the codec; auto = by the cost law.
         link: bytes per second of a rank's link, for `auto`; `set_link` changes it.
-        feedback: add to what is sent what the last step's messages left out of it (error feedback, arXiv 1901.09847):
-            errors then do not add up, and the sum of all that was sent is within one bound of the true one.
-
-    Attributes:
-        carried: float32 [parameters' values] with `feedback`, else [0]: what this rank's last messages left out; in its
-            own slice, of the mean, times the number of ranks.
     """
 
     def __init__(
@@ -49,7 +43,6 @@ class DenseExchange:
         chain: str = "auto",
         *,
         link: float = 125e6,
-        feedback: bool = False,
         timeout_s: float = 300.0,
         schedule: Schedule = "auto",
     ) -> None:
@@ -57,8 +50,6 @@ class DenseExchange:
         self.rank, self.ranks = group.rank(), group.size()
         sizes = [p.numel() for p in self.parameters]
         self._ends = np.cumsum([0, *sizes])
-        self._feedback = feedback
-        self.carried = np.zeros(int(self._ends[-1]) if feedback else 0, np.float32)
         # Whole multiples of 16 values, so that no rank has much less than another.
         total = int(self._ends[-1])
         self._cuts = [min(-(-total * r // (16 * self.ranks)) * 16, total) for r in range(self.ranks + 1)]
@@ -124,23 +115,16 @@ class DenseExchange:
 
     def _start(self, values: Flat) -> None:
         """Send each rank its slice."""
-        if self._feedback:
-            values = values + self.carried
         self._mine = values
         if self.ranks == 1:
             return
-        # The own slice is not sent; it is written when the mean is.
-        decoded = values.copy() if self._feedback else None
         own = [Span(int(self._firsts[self.rank]), self._sizes[self.rank])] * self.ranks
         each = [Span(int(self._firsts[r]), self._sizes[r]) for r in range(self.ranks)]
         self._gathering = self._slices.post(own, each)
         self._spreading = self._means.post(each, own)
         for peer in self._slices.channel.peers:
-            out = None if decoded is None else self._slice(decoded, peer)
-            self._gathering.send(peer, self._slice(values, peer), out)
+            self._gathering.send(peer, self._slice(values, peer))
         self._gathering.flush()
-        if decoded is not None:
-            self.carried = _finite(values - decoded)
 
     def _finish(self) -> Flat:
         """Take the mean of the own slice, send it to all, and get the others'."""
@@ -160,8 +144,6 @@ class DenseExchange:
         means = np.empty_like(values)
         self._spreading.send_all(mean, self._slice(means, self.rank))
         self._spreading.flush()
-        if self._feedback:
-            self._slice(self.carried, self.rank)[:] = _finite(self.ranks * (mean - self._slice(means, self.rank)))
         for peer in peers:
             self._spreading.receive(peer, self._slice(means, peer))
         self._spreading.finish()
@@ -169,11 +151,6 @@ class DenseExchange:
 
     def _slice(self, values: NDArray[np.float32], rank: int) -> Flat:
         return values[self._cuts[rank] : self._cuts[rank + 1]]
-
-
-def _finite(left_out: Flat) -> Flat:
-    """What can be added later: of a gradient that is NaN or Inf, nothing."""
-    return np.nan_to_num(left_out, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _by_parameter(parameters: Sequence[nn.Parameter], buckets: Sequence[dist.GradBucket]) -> list[torch.Tensor]:

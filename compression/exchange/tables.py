@@ -215,18 +215,10 @@ class TableMessages:
             [[chunk.most_bytes for chunk in chunks] for chunks in self._out],
         )
 
-    def send(self, peer: int, values: Flat, out: Flat | None = None) -> None:
-        """Encode and send, chunk by chunk.
-
-        Args:
-            values: float32, of the span that goes to the peer.
-            out: float32 of the same size, written: what the peer decodes of it. None = it is not asked for.
-        """
+    def send(self, peer: int, values: Flat) -> None:
+        """Encode and send, chunk by chunk; float32, the values of the span that goes to the peer."""
         for number, chunk in enumerate(self._out[peer]):
-            payload = self._tables.encode(chunk, values)
-            self._messages.send(peer, number, payload)
-            if out is not None:
-                self._tables.decode(chunk, payload, out)
+            self._messages.send(peer, number, self._tables.encode(chunk, values))
 
     def send_all(self, values: Flat, out: Flat) -> None:
         """Send all ranks the same span; out: what they decode of it."""

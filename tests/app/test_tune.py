@@ -184,7 +184,7 @@ from app.config import load_config
 from rich.console import Console
 
 app.tune.run_trial = planted.run_trial
-settings = ["run.name=s", "train.eval_every=5", "train.epochs=2", "train.log_every=5"]
+settings = ["run.name=s", "train.eval_every=5", "train.log_every=5", "data.synthetic.rows=12000"]
 options = app.tune.TuneOptions(trials=4, confirm=0, profile_steps=5, max_auc_drop=1.0)
 app.tune.run_tune(load_config("smoke", assignments=settings), options, preset="smoke", console=Console())
 """
@@ -192,13 +192,14 @@ app.tune.run_tune(load_config("smoke", assignments=settings), options, preset="s
 
 @pytest.mark.slow
 @pytest.mark.ray
+@pytest.mark.timeout(960)
 @pytest.mark.usefixtures("compiled")
 def test_bad_trials_end_early_and_leave_room_for_the_next(tmp_path: Path) -> None:
     """PC-14, PC-84, PC-85. The workers of a trial take all CPUs: the next would wait for ever for what it kept."""
     (tmp_path / "planted.py").write_text(PLANTED)
     env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     done = subprocess.run(
-        [sys.executable, "-c", SEARCH], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, "-c", SEARCH], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     _, bad, *lost, fine = read_trials(tmp_path / "runs" / "s")
