@@ -3,6 +3,9 @@
 Every rank sends each other one that one's slice of the gradients, takes the mean of its own slice, and sends it to all:
 two exchanges, each of which is one message to a rank, where a ring has 2 (W - 1) steps. Means are taken in the order of
 ranks and of parameters, so they do not depend on how DDP fills its buckets; all ranks get the same bits.
+
+Weights [outputs, inputs] travel as a table with a row an input: gradients of one input are of one size, which the codec
+sees, and for many they are zero. On the DLRM of the demo that takes a third fewer bits than value after value.
 """
 
 # No `from __future__ import annotations`: DDP compares the types of a hook's signature, which must not be strings.
@@ -17,9 +20,10 @@ from torch.autograd import Variable
 from torch.futures import Future
 
 from compression.codec import Codec, Relative
+from compression.exchange.dense_slices import Slices, from_values, to_values
 from compression.exchange.link import next_number
 from compression.exchange.stats import TableStats
-from compression.exchange.tables import Coding, Flat, Ints, Span, TableChannel
+from compression.exchange.tables import Coding, Flat, Span, TableChannel
 from compression.exchange.transport import Channel, Schedule
 
 
@@ -48,15 +52,8 @@ class DenseExchange:
     ) -> None:
         self.parameters = list(parameters)
         self.rank, self.ranks = group.rank(), group.size()
-        sizes = [p.numel() for p in self.parameters]
-        self._ends = np.cumsum([0, *sizes])
-        # Whole multiples of 16 values, so that no rank has much less than another.
-        total = int(self._ends[-1])
-        self._cuts = [min(-(-total * r // (16 * self.ranks)) * 16, total) for r in range(self.ranks + 1)]
-        pieces = [self._pieces(r) for r in range(self.ranks)]
-        self._firsts = np.cumsum([0, *(piece.size for piece in pieces)])
-        self._sizes = pieces
-        names = tuple(f"parameter {i}" for i in range(int(self._firsts[-1])))
+        self._of = Slices(self.parameters, self.ranks)
+        names = tuple(f"parameter {i}" for i in range(self._of.dims.size))
         coding = Coding([Relative(bound) if bound else 0.0] * len(names), [chain] * len(names))
         stats = TableStats(names, "dense", ("dense",))
         self._codec = Codec(link=link, exact=False)
@@ -64,7 +61,7 @@ class DenseExchange:
             TableChannel(
                 Channel(group, kind="dense", number=next_number(), timeout_s=timeout_s, schedule=schedule),
                 names,
-                np.ones(len(names), np.int64),
+                self._of.dims,
                 coding,
                 self._codec,
                 stats,
@@ -80,12 +77,6 @@ class DenseExchange:
         """The rate of the link, by which the chain `auto` decides from now on."""
         self._codec.set_link(bytes_per_second)
 
-    def _pieces(self, rank: int) -> Ints:
-        """Values of each parameter in a rank's slice, if there are any."""
-        first, last = self._cuts[rank], self._cuts[rank + 1]
-        inside = np.clip(self._ends[1:], first, last) - np.clip(self._ends[:-1], first, last)
-        return inside[inside > 0]
-
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """The future of a bucket's means. When the last bucket is full they start to travel; the rest is done when the
         backward pass ends."""
@@ -98,17 +89,16 @@ class DenseExchange:
         return future
 
     def average(self, values: Flat) -> Flat:
-        """The means of all ranks' float32 [parameters' values], the same bits on all."""
+        """The means of all ranks' float32 [parameters' values], in the order of `to_values`; the same bits on all."""
         self._start(values)
         return self._finish()
 
     def _values(self) -> Flat:
         self._gradients = _by_parameter(self.parameters, [bucket for bucket, _ in self._waiting])
-        return torch.cat([gradient.reshape(-1) for gradient in self._gradients]).cpu().numpy()
+        return to_values(self._gradients)
 
     def _end(self) -> None:
-        for gradient, mean in zip(self._gradients, np.split(self._finish(), self._ends[1:-1]), strict=True):
-            gradient.copy_(torch.from_numpy(mean).view_as(gradient))
+        from_values(self._finish(), self._of.ends, self._gradients)
         waiting, self._waiting, self._gradients = self._waiting, [], []
         for bucket, future in waiting:
             future.set_result(bucket.buffer())
@@ -118,8 +108,8 @@ class DenseExchange:
         self._mine = values
         if self.ranks == 1:
             return
-        own = [Span(int(self._firsts[self.rank]), self._sizes[self.rank])] * self.ranks
-        each = [Span(int(self._firsts[r]), self._sizes[r]) for r in range(self.ranks)]
+        each = [Span(int(first), rows) for first, rows in zip(self._of.firsts, self._of.rows, strict=False)]
+        own = [each[self.rank]] * self.ranks
         self._gathering = self._slices.post(own, each)
         self._spreading = self._means.post(each, own)
         for peer in self._slices.channel.peers:
@@ -150,7 +140,7 @@ class DenseExchange:
         return means
 
     def _slice(self, values: NDArray[np.float32], rank: int) -> Flat:
-        return values[self._cuts[rank] : self._cuts[rank + 1]]
+        return values[self._of.cuts[rank] : self._of.cuts[rank + 1]]
 
 
 def _by_parameter(parameters: Sequence[nn.Parameter], buckets: Sequence[dist.GradBucket]) -> list[torch.Tensor]:

@@ -12,7 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from compression import Codec, Relative
 from compression.exchange import DenseExchange, dense_hook
+from compression.exchange.dense_slices import Slices, from_values, to_values
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -77,3 +79,31 @@ def test_means_and_training(ranks: int) -> None:
         np.testing.assert_allclose(rank["hook"]["weights"], rank["plain"]["weights"], rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(rank["bounded"]["weights"], rank["plain"]["weights"], atol=0.02)
     assert ranks == 1 or found[0]["bounded"]["bits"] != found[0]["hook"]["bits"]
+
+
+def test_weights_travel_as_a_table_with_a_row_an_input() -> None:
+    """Gradients that are an outer product have one size a row, and take fewer bytes than value after value."""
+    rng = np.random.default_rng(0)
+    inputs = np.exp(rng.normal(0, 2, 367)).astype(np.float32)
+    gradient = torch.from_numpy(rng.standard_normal((128, 367)).astype(np.float32) * inputs)
+    codec = Codec(link=12.5e6, exact=False)
+    turned = to_values([gradient])
+    payloads = [
+        codec.encode([np.ascontiguousarray(values)], Relative(0.01), "huffman").size
+        for values in (turned.reshape(367, 128), gradient.numpy().reshape(-1, 1))
+    ]
+    assert payloads[0] < 0.8 * payloads[1]
+    back = torch.empty_like(gradient)
+    from_values(turned, np.array([0, turned.size]), [back])
+    assert torch.equal(back, gradient)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_slices_hold_every_value_once_and_are_about_equal(ranks: int) -> None:
+    slices = Slices([nn.Parameter(torch.zeros(size)) for size in SIZES], ranks)
+    widest = max(size[0] for size in SIZES if len(size) > 1)
+    assert slices.cuts[0] == 0 and slices.cuts[-1] == slices.ends[-1]
+    assert np.ptp(np.diff(slices.cuts)) <= 2 * widest
+    for rank, rows in enumerate(slices.rows):
+        dims = slices.dims[slices.firsts[rank] : slices.firsts[rank + 1]]
+        assert (rows * dims).sum() == slices.cuts[rank + 1] - slices.cuts[rank]
