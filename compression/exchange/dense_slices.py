@@ -37,8 +37,9 @@ class Slices:
         of_rows = _ends(np.repeat(dims, sizes // np.maximum(dims, 1)))
         shares = [-(-int(self.ends[-1]) * rank // ranks) for rank in range(ranks + 1)]
         self.cuts = of_rows[np.searchsorted(of_rows, shares)]
-        parts: list[Ints] = [np.diff(np.clip(self.ends, first, last)) for first, last in pairwise(self.cuts)]
-        self.rows: list[Ints] = [part[part > 0] // dims[part > 0] for part in parts]
+        inside = [np.clip(self.ends, first, last) for first, last in pairwise(self.cuts)]
+        parts = [ends[1:] - ends[:-1] for ends in inside]
+        self.rows = [part[part > 0] // dims[part > 0] for part in parts]
         self.dims = np.concatenate([dims[part > 0] for part in parts])
         self.firsts = _ends(np.array([rows.size for rows in self.rows], np.int64))
 
