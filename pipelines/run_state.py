@@ -54,6 +54,8 @@ class RunState:
         self.dataset = Dataset(job.dataset_path)
         configs = table_configs(job.model, self.dataset)
         self._table_rows = dict(zip(self.dataset.table_rows, (c.num_embeddings for c in configs), strict=True))
+        built = build_trainable(job, self.dataset, device)
+        self.hot = built.hot
         self.loader = self._loader(job.data.train_split)
         self.valid = self._loader(job.data.valid_split)
         if not self.loader.steps_per_epoch:
@@ -62,7 +64,6 @@ class RunState:
                 where=f"split '{job.data.train_split}'",
                 fix="use a smaller train.batch_size or fewer workers",
             )
-        built = build_trainable(job, self.dataset, device)
         self.model, self.optimizer, self.pipeline = built.model, built.optimizer, built.pipeline
         self.groups, self._plan_text = built.groups, built.plan
         self.exchange_stats = built.exchange_stats
@@ -83,7 +84,9 @@ class RunState:
         return cut(start, end, self.total_steps, self.job.train, self.bounds.loop_every)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part of a checkpoint."""
+        """Write this rank's part of a checkpoint. It is that of a run without hot rows."""
+        if self.hot is not None:
+            self.hot.write_back()
         state = {"bounds": self.bounds.state()}
         checkpoint.save(folder, self.model, self.optimizer, self.position, self.job, self.dataset, state)
 
@@ -107,6 +110,7 @@ class RunState:
             window_groups=self.job.data.window_groups,
             prefetch=self.job.data.prefetch,
             table_rows=self._table_rows,
+            prepare=self.hot.splitter if self.hot else None,
         )
 
     def _restore(self) -> Position:
@@ -114,6 +118,8 @@ class RunState:
             if folder is None:
                 return Position()
             position = checkpoint.load(folder, self.model, self.optimizer, self.job, self.dataset)
+            if self.hot is not None:
+                self.hot.refresh()
             if (bounds := checkpoint.read_state(folder).get("bounds")) is not None:
                 self.bounds.restore(bounds)
         self.hooks.say(f"resumed at step {position.step:,}, epoch {position.epoch + 1}, row {position.sample:,} of it")

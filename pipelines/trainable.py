@@ -13,6 +13,7 @@ from torchrec.optim.keyed import KeyedOptimizer
 
 from pipelines.dataset import Dataset
 from pipelines.groups import Groups, counting_groups
+from pipelines.hot import Hot, hot_tables
 from pipelines.job import Job
 from pipelines.model import build_model, init_tables
 from pipelines.optim import build_optimizer
@@ -33,6 +34,8 @@ class Trainable:
     """The placement of the tables, for people."""
     exchange_stats: list[Any]
     """`compression.exchange.stats.TableStats` of the thin exchange, if it is used."""
+    hot: Hot | None = None
+    """Rows that every rank holds; batches must go through its `splitter`."""
 
 
 def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Groups | None = None) -> Trainable:
@@ -44,7 +47,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     Raises:
         UserError: what the user gave does not fit together.
     """
-    model = build_model(job.model, dataset, seed=job.train.seed, device=device)
+    tables = hot_tables(job, dataset)
+    model = build_model(job.model, dataset, seed=job.train.seed, device=device, hot=bool(tables))
     hosts = count_hosts() if job.exchange.codec == "auto" else 1
     exchange, batch = resolve(job, dataset, dist.get_world_size(), hosts), job.train.batch_size
     of_tables = table_loads(job, dataset) if exchange.codec == "thin" else None
@@ -63,4 +67,7 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     optimizer = build_optimizer(sharded, job.optim)
     pipeline = TrainPipelineSparseDist(sharded, optimizer, device, execute_all_batches=True)
     stats = table_stats(sharded) if of_tables else []
-    return Trainable(sharded, optimizer, pipeline, groups, text, stats)
+    hot = Hot(tables, sharded, job.optim, groups, config) if tables else None
+    if hot is not None:
+        text += f"\n{hot.describe()}"
+    return Trainable(sharded, optimizer, pipeline, groups, text, stats + (hot.stats if hot else []), hot)
