@@ -29,13 +29,19 @@ class HotRows:
         rate: asked in each step for the learning rate.
         divisor: asked in each step for what sums of gradients are divided by: the number of ranks, where the tables'
             exchange divides by it.
+        observe: told of the lookups of each batch that is trained on, and of no other.
     """
 
     def __init__(
-        self, replica: Replica, sync: Sync, rate: Callable[[], float], divisor: Callable[[], float] = lambda: 1.0
+        self,
+        replica: Replica,
+        sync: Sync,
+        rate: Callable[[], float],
+        divisor: Callable[[], float] = lambda: 1.0,
+        observe: Callable[[HotLookups], None] = lambda _: None,
     ) -> None:
         self.replica, self._sync = replica, sync
-        self._rate, self._divisor = rate, divisor
+        self._rate, self._divisor, self._observe = rate, divisor, observe
         self._columns: tuple[tuple[str, ...], tuple[int, ...], Ints] | None = None
         self._pending: tuple[float, float] | None = None
 
@@ -59,6 +65,7 @@ class HotRows:
         if not torch.is_grad_enabled() or not values.requires_grad:
             hot = hot.to(values.device)
             return values + hot if scale is None else values * scale.to(values.device) + hot
+        self._observe(lookups)
         self._sync.announce(lookups.touched)
         out: torch.Tensor = _Add.apply(values, hot, scale, self, lookups, columns)
         return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,7 @@ class Replica:
         rows: float32 [values], all rows one after the other.
     """
 
-    def __init__(self, slots: Slots, optimizer: Name, **settings: float) -> None:
+    def __init__(self, slots: Slots, optimizer: Name, **settings: Any) -> None:
         self.slots = slots
         self.rows = np.zeros(slots.values, np.float32)
         self.optimizer = RowOptimizer(slots, optimizer, **settings)

@@ -40,6 +40,8 @@ class HotLookups:
     """int64 [tables], cold ones too."""
     version: int
     """Of the hot set."""
+    cold: tuple[Ints, ...] | None = None
+    """By table, the distinct cold ids, ascending; None if they were not asked for."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,13 @@ class ColdIds:
 
 
 def part(
-    hot: HotSet, values: NDArray[Any], lengths: NDArray[np.int32], batch: int, weights: Floats = _NONE
+    hot: HotSet,
+    values: NDArray[Any],
+    lengths: NDArray[np.int32],
+    batch: int,
+    weights: Floats = _NONE,
+    *,
+    distinct: bool = False,
 ) -> tuple[ColdIds, HotLookups]:
     """Part the ids of a batch.
 
@@ -61,6 +69,7 @@ def part(
         lengths: int32 [F * B], of the bags.
         batch: B.
         weights: float32 [N], by which rows are multiplied, or [0] for none.
+        distinct: find the distinct cold ids too.
 
     Raises:
         IndexError: an id that its table has no row for; names feature, id and rows.
@@ -98,8 +107,18 @@ def part(
         hits=np.bincount(tables, np.diff(ends), len(slots.tables)).astype(np.int64),
         lookups=np.bincount(tables, all_ids, len(slots.tables)).astype(np.int64),
         version=hot.version,
+        cold=_distinct(hot, cold[:n_cold], cold_lengths, batch) if distinct else None,
     )
     return ColdIds(cold[:n_cold], cold_lengths, cold_weights[:n_cold] if weights.size else _NONE), lookups
+
+
+def _distinct(hot: HotSet, cold: np.ndarray, cold_lengths: np.ndarray, batch: int) -> tuple[Ints, ...]:
+    tables = hot.slots.feature_tables
+    of_features = np.split(cold, np.cumsum(cold_lengths.reshape(tables.size, batch).sum(axis=1, dtype=np.int64))[:-1])
+    return tuple(
+        np.unique(np.concatenate([of_features[f] for f in np.flatnonzero(tables == table)])).astype(np.int64)
+        for table in range(len(hot.slots.tables))
+    )
 
 
 def _shares(hot: HotSet, lengths: np.ndarray, cold_lengths: np.ndarray, batch: int) -> tuple[Floats, Floats]:

@@ -35,12 +35,15 @@ class HotBatch(Batch):
 class Splitter:
     """Takes the hot ids out of batches.
 
+    Args:
+        distinct: find the distinct cold ids too.
+
     Attributes:
         hot: the set that the next batch is split by.
     """
 
-    def __init__(self, hot: HotSet) -> None:
-        self.hot = hot
+    def __init__(self, hot: HotSet, distinct: bool = False) -> None:
+        self.hot, self._distinct = hot, distinct
 
     def __call__(self, batch: Batch) -> HotBatch:
         """
@@ -58,6 +61,7 @@ class Splitter:
                 whole.lengths().numpy(),
                 whole.stride(),
                 np.empty(0, np.float32) if weights is None else weights.numpy(),
+                distinct=self._distinct,
             )
         except IndexError as error:
             raise UserError(str(error), where="batch", fix="prepare the data again") from error
@@ -71,6 +75,7 @@ class Splitter:
         )
         return HotBatch(batch.dense_features, features, batch.labels, hot, whole)
 
-    def again(self, batch: HotBatch) -> HotBatch:
-        """The batch, split anew if that was by another set."""
+    def again(self, batch: Batch) -> HotBatch:
+        """A batch that was split, anew if that was by another set."""
+        assert isinstance(batch, HotBatch)
         return batch if batch.hot.version == self.hot.version else self(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -74,9 +74,11 @@ class HotLookup(nn.Module):
 
     Attributes:
         rows: set once the model is sharded.
+        thin_links: for `compression.exchange.sharders.links`.
     """
 
     rows: HotRows
+    thin_links: list[Any]
 
     def __init__(self) -> None:
         super().__init__()

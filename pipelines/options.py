@@ -208,9 +208,9 @@ class CacheOptions(Options):
     adapt_every: NonNegative = 0
     """Steps between two choices of the hot rows, as many of each table as before, by the lookups since the last one;
     0 = they stay. For data whose frequent rows change."""
-    adapt_gain: Annotated[float, Field(ge=0)] = 1.0
-    """A row moves in only if it was looked up so many times more than the one that it replaces, for each row that the
-    move sends: see docs/cache.md."""
+    adapt_cost: Annotated[float, Field(ge=0)] = 1.0
+    """What the move of a row to one worker costs, in fetches of that row. It moves in only if the workers would have
+    fetched it more often, by this times their number, than the row that it replaces: see docs/cache.md."""
 
 
 class TrainOptions(Options):

@@ -57,7 +57,7 @@ class ThinSync:
         names = tuple(table.name for table in slots.tables)
         dims = np.array([table.dim for table in slots.tables], np.int64)
         self.stats = TableStats(names, _KIND, (*KINDS, _KIND))
-        codec = Codec(link=link, exact=False)
+        self._codec = Codec(link=link, exact=False)
 
         def channel() -> Channel:
             return Channel(group, kind=_KIND, number=next_number(), timeout_s=timeout_s)
@@ -65,16 +65,20 @@ class ThinSync:
         def tables() -> TableChannel:
             coding = Coding(bounds, chains, stochastic)
             settings: dict[str, Any] = {"chunk_bytes": 1 << 20, "verify": verify}
-            return TableChannel(channel(), names, dims, coding, codec, self.stats, **settings)
+            return TableChannel(channel(), names, dims, coding, self._codec, self.stats, **settings)
 
         self._touches, self._unions = channel(), channel()
         self._gradients, self._sums = tables(), tables()
         self._peers = self._touches.peers
 
-    def scale_bounds(self, factor: float) -> None:
-        """From the next message on, bounds so many times as large as the stated ones."""
-        self._gradients.scale_bounds(factor)
-        self._sums.scale_bounds(factor)
+    def set_rate(self, bytes_per_second: float) -> None:
+        """Of the network link; what the chain `auto` decides by."""
+        self._codec.set_link(bytes_per_second)
+
+    def scale_bounds(self, rows: float, gradients: float) -> None:  # noqa: ARG002
+        """From the next message on, bounds so many times as large as the stated ones; rows do not travel."""
+        self._gradients.scale_bounds(gradients)
+        self._sums.scale_bounds(gradients)
 
     def announce(self, touched: Ints) -> None:
         self.stats.steps += 1

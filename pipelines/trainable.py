@@ -13,7 +13,8 @@ from torchrec.optim.keyed import KeyedOptimizer
 
 from pipelines.dataset import Dataset
 from pipelines.groups import Groups, counting_groups
-from pipelines.hot import Hot, hot_tables
+from pipelines.hot import Hot
+from pipelines.hot_tables import hot_tables
 from pipelines.job import Job
 from pipelines.model import build_model, init_tables
 from pipelines.optim import build_optimizer
@@ -66,8 +67,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     init_tables(sharded, job.train.seed)
     optimizer = build_optimizer(sharded, job.optim)
     pipeline = TrainPipelineSparseDist(sharded, optimizer, device, execute_all_batches=True)
-    stats = table_stats(sharded) if of_tables else []
-    hot = Hot(tables, sharded, job.optim, groups, config) if tables else None
+    hot = Hot(tables, sharded, job, groups, config) if tables else None
     if hot is not None:
         text += f"\n{hot.describe()}"
-    return Trainable(sharded, optimizer, pipeline, groups, text, stats + (hot.stats if hot else []), hot)
+    stats = table_stats(sharded) if of_tables else []
+    return Trainable(sharded, optimizer, pipeline, groups, text, stats, hot)

@@ -6,7 +6,8 @@ import torch
 
 KINDS = ("sizes", "lengths", "ids", "output_dist", "gradients", "replica", "dense", "other")
 """Input dist: `sizes` of the messages, bag `lengths`, `ids`; `output_dist`: pooled embeddings in the forward pass;
-`gradients` of them in the backward pass; `replica`: sync of hot rows; `dense`: all-reduce of the MLPs' gradients; `other`: the loss for the log."""
+`gradients` of them in the backward pass; `replica`: gradients of hot rows, which rows they are, and the rows themselves
+where they move; `dense`: all-reduce of the MLPs' gradients; `other`: the loss for the log."""
 EXCHANGE = KINDS[:6]
 """What the embedding exchange sends."""
 
