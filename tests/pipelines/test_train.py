@@ -256,3 +256,9 @@ def test_stated_placement_is_kept_and_printed(small_dataset: Dataset, tmp_path: 
     assert sorted(plan) == ["C1", "C2", "C3", "C4", "C5", "C6"]
     assert plan["C1"].split()[-1] == "1" and "table_wise" in plan["C1"]
     assert plan["C2"].split()[-1] == "0,1" and "column_wise" in plan["C2"]
+    assert all("fused" in line for line in plan.values()), "no optimiser would see another one"
+    state, start = export(tmp_path, tmp_path / "export"), "train.max_steps=1"
+    run_on(2, small_dataset, (tmp_path / "one", [*options[:2], start]))
+    first = torch.load(export(tmp_path / "one", tmp_path / "first"), weights_only=True)["state_dict"]
+    second = torch.load(state, weights_only=True)["state_dict"]
+    assert not [table for table in plan if torch.equal(*(of[f"tables.table_{table}.weight"] for of in (first, second)))]
