@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from pipelines.hot_batch import Splitter
 from pipelines.hot_recent import Recent
 from pipelines.job import Job, Metrics
 from pipelines.model import HotLookup
+from pipelines.optim import lr_factor
 from pipelines.owner_rows import OwnerRows
 
 if TYPE_CHECKING:
@@ -52,10 +52,12 @@ class Hot:
         thin: ExchangeConfig | None,
     ) -> None:
         slots = Slots(tables)
-        optim, self._options = job.optim, job.cache
+        optim = self._optim = job.optim
+        self._options = job.cache
         replica = Replica(slots, optim.sparse, **({} if optim.sparse == "sgd" else {"eps": optim.eps}))
         sync = _sync(slots, thin, groups.replica)
-        self.rows = HotRows(replica, sync, _rate_of(model), _divisor, self._observe)
+        self._rate = optim.sparse_lr
+        self.rows = HotRows(replica, sync, lambda: self._rate, _divisor, self._observe)
         self.columns = [table.features[0] for table in tables]
         self.served = torch.zeros(2, len(tables), dtype=torch.int64)
         adapts = job.cache.adapt_every > 0
@@ -85,6 +87,10 @@ class Hot:
         """Write the hot rows and their state where their owners keep them: before whatever reads tables. Sends nothing,
         for each rank has them."""
         self._return([np.arange(ids.size) for ids in self.splitter.hot.ids])
+
+    def before(self, step: int) -> None:
+        """Set the learning rate of a step, counted from 0, as `set_learning_rates` does for the tables' owners."""
+        self._rate = self._optim.sparse_lr * lr_factor(step, self._optim)
 
     def audit_if_due(self, step: int) -> None:
         """Compare the replicas of all ranks, if it is time after so many steps.
@@ -173,10 +179,6 @@ def _sync(slots: Slots, thin: ExchangeConfig | None, group: dist.ProcessGroup) -
 
 def _file(rank: int) -> str:
     return f"hot_{rank}.pt"
-
-
-def _rate_of(model: DistributedModelParallel) -> Callable[[], float]:
-    return lambda: float(model.fused_optimizer.param_groups[0]["lr"])
 
 
 def _divisor() -> float:

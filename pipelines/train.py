@@ -78,6 +78,8 @@ def _run_steps(run: RunState, feed: _Timed) -> Generator[Metrics, None, Metrics]
     while True:
         rate = set_learning_rates(run.optimizer, run.position.step, run.job.optim)
         run.bounds.before(run.position.step)
+        if run.hot is not None:
+            run.hot.before(run.position.step)
         try:
             loss, _, _ = run.pipeline.progress(feed)
         except StopIteration:
