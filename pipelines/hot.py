@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from cache.replica import Replica
 from cache.split import HotLookups
 from cache.sync import TorchSync
 from cache.tables import HotSet, HotTable, Ints, Slots
+from cache.warm_up import warm_up
 from pipelines.groups import Groups
 from pipelines.hot_batch import Splitter
 from pipelines.hot_recent import Recent
@@ -27,9 +29,17 @@ from pipelines.job import Job, Metrics
 from pipelines.model import HotLookup
 from pipelines.optim import lr_factor
 from pipelines.owner_rows import OwnerRows
+from pipelines.thin import compile_lock
 
 if TYPE_CHECKING:
     from compression.exchange import ExchangeConfig
+
+
+@functools.cache
+def compile_hot() -> None:
+    """Compile or load what hot rows run; see `pipelines.thin.compile_exchange`."""
+    with compile_lock():
+        warm_up()
 
 
 class Hot:

@@ -13,7 +13,7 @@ from torchrec.optim.keyed import KeyedOptimizer
 
 from pipelines.dataset import Dataset
 from pipelines.groups import Groups, counting_groups
-from pipelines.hot import Hot
+from pipelines.hot import Hot, compile_hot
 from pipelines.hot_tables import hot_tables
 from pipelines.job import Job
 from pipelines.model import build_model, init_tables
@@ -57,6 +57,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     table_sharders = sharders(job.optim, exchange, device, config)
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)
+    if tables:
+        compile_hot()
     if of_tables or exchange.dense == "thin":
         compile_exchange()
         watch_thin_exchange()
