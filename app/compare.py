@@ -34,7 +34,7 @@ from pipelines.errors import UserError
 from pipelines.options import ExchangeOptions
 from pipelines.qcomms import qcomm_codecs
 
-MAY_DIFFER = ("exchange", "bounds", "sharding", "optim")
+MAY_DIFFER = ("exchange", "bounds", "cache", "sharding", "optim")
 """Sections of the configuration in which the arms may differ: others would give them other work."""
 
 

@@ -16,6 +16,7 @@ from pipelines.errors import UserError
 from pipelines.job import Job
 from pipelines.options import (
     BoundOptions,
+    CacheOptions,
     DataOptions,
     ExchangeOptions,
     ModelOptions,
@@ -80,6 +81,7 @@ class RunConfig(Options):
     sharding: ShardingOptions = ShardingOptions()
     exchange: ExchangeOptions = ExchangeOptions()
     bounds: BoundOptions = BoundOptions()
+    cache: CacheOptions = CacheOptions()
     train: TrainOptions = TrainOptions()
     cluster: ClusterOptions = ClusterOptions()
     tracking: TrackingOptions = TrackingOptions()
@@ -94,6 +96,7 @@ class RunConfig(Options):
             sharding=self.sharding,
             exchange=self.exchange,
             bounds=self.bounds,
+            cache=self.cache,
             train=self.train,
         )
 

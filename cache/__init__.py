@@ -1,1 +1,1 @@
-"""Access frequencies, the cost model and the replicated hot rows (arrives with the cache)."""
+"""Frequent rows of embedding tables on every rank, with exact sync: docs/cache.md. It needs NumPy, Numba and torch."""

@@ -181,6 +181,8 @@ class Groups:
     """For ids, pooled embeddings, their gradients, and whatever else a step sends."""
     dense: dist.ProcessGroup
     """For the gradients of the MLPs."""
+    replica: dist.ProcessGroup
+    """For the sync of hot rows."""
     wire: WireBytes
 
 
@@ -196,6 +198,7 @@ def counting_groups(options: ExchangeOptions) -> Groups:
     return Groups(
         exchange=_register(lambda: CountingGroup(wire, duplex=duplex)),
         dense=_register(lambda: CountingGroup(wire, kind="dense")),
+        replica=_register(lambda: CountingGroup(wire, kind="replica")),
         wire=wire,
     )
 
@@ -214,7 +217,7 @@ def local_groups() -> Groups:
     """Groups that send nothing in a step. All ranks must call this at once."""
     wire = WireBytes()
     group = _register(lambda: LocalGroup(wire))
-    return Groups(exchange=group, dense=group, wire=wire)
+    return Groups(exchange=group, dense=group, replica=group, wire=wire)
 
 
 def _register(make: Callable[[], dist.ProcessGroup]) -> dist.ProcessGroup:

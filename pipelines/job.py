@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from pipelines.options import (
     BoundOptions,
+    CacheOptions,
     DataOptions,
     ExchangeOptions,
     ModelOptions,
@@ -33,6 +34,7 @@ class Job:
     sharding: ShardingOptions = field(default_factory=ShardingOptions)
     exchange: ExchangeOptions = field(default_factory=ExchangeOptions)
     bounds: BoundOptions = field(default_factory=BoundOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
     train: TrainOptions = field(default_factory=TrainOptions)
 
 

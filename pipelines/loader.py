@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class Loader:
             in the order of the files.
         prefetch: batches decoded ahead; one window of row groups is decoded ahead besides.
         table_rows: rows of the embedding tables, where they differ from the data set's.
+        prepare: what each batch goes through, in the background.
 
     Attributes:
         rows: rows of the split.
@@ -50,12 +51,14 @@ class Loader:
         window_groups: int = 8,
         prefetch: int = 4,
         table_rows: dict[str, int] | None = None,
+        prepare: Callable[[Batch], Batch] | None = None,
     ) -> None:
         if batch_size < 1 or not 0 <= rank < world_size or window_groups < 1 or prefetch < 1:
             raise ValueError(f"{batch_size=}, {rank=}, {world_size=}, {window_groups=}, {prefetch=}: out of range")
         self.split, self.batch_size, self.rank, self.world_size = split, batch_size, rank, world_size
         self._shuffle, self._seed, self._window_groups, self._prefetch = shuffle, seed, window_groups, prefetch
         self._reader = PartReader(dataset, split, {**dataset.table_rows, **(table_rows or {})})
+        self._prepare = prepare or (lambda batch: batch)
         self._keys = [table.name for table in dataset.manifest.tables]
         self.rows = dataset.split(split).rows
         self.global_batch = batch_size * world_size
@@ -154,13 +157,14 @@ class Loader:
 
     def _batch(self, pieces: list[Columns]) -> Batch:
         columns = pieces[0] if len(pieces) == 1 else Columns.concat(pieces)
-        return Batch(
+        batch = Batch(
             dense_features=torch.from_numpy(columns.dense),
             sparse_features=make_kjt(
                 self._keys, [t.lengths for t in columns.tables], [t.values for t in columns.tables], columns.rows
             ),
             labels=torch.from_numpy(columns.labels),
         )
+        return self._prepare(batch)
 
 
 def make_kjt(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,11 +12,16 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection, DLRMTrain
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
 from pipelines.options import ModelOptions
+
+if TYPE_CHECKING:
+    from cache.hot_rows import HotRows
+    from cache.split import HotLookups
+    from pipelines.hot_batch import HotBatch
 
 TABLE_MARK = ".embedding_bags."
 """Stands in the name of each parameter that is a table, and in no other."""
@@ -56,15 +62,50 @@ def table_configs(options: ModelOptions, dataset: Dataset) -> list[EmbeddingBagC
     return configs
 
 
+class Lookups(NamedTuple):
+    """The ids of a batch, parted."""
+
+    cold: KeyedJaggedTensor
+    hot: HotLookups
+
+
+class HotLookup(nn.Module):
+    """Adds the rows that every rank holds to what the exchange brings. Has nothing that DDP or a checkpoint sees.
+
+    Attributes:
+        rows: set once the model is sharded.
+        thin_links: for `compression.exchange.sharders.links`.
+    """
+
+    rows: HotRows
+    thin_links: list[Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: list[str] | None = None
+        self._dims: list[int] = []
+
+    def forward(self, cold: KeyedTensor, hot: HotLookups) -> KeyedTensor:
+        """The pooled embeddings of whole bags, from those of their cold ids; these may be on their way."""
+        if self._keys is None:
+            self._keys, self._dims = cold.keys(), cold.length_per_key()
+        values = self.rows.look_up(lambda: cold.values(), hot, self._keys, self._dims)
+        return KeyedTensor(self._keys, self._dims, values)
+
+
 class ProjectedSparseArch(nn.Module):
     """Looks up tables of any dimension and brings each to D with a linear map of its own (mixed-dimension
     embeddings, arXiv 1909.11810).
 
     Takes a KJT of stride B and gives float32 [B, F, D], as TorchRec's SparseArch does.
+
+    Args:
+        hot: take `Lookups`, and look up hot rows in `hot_lookup`.
     """
 
-    def __init__(self, ebc: EmbeddingBagCollection, dim: int, device: torch.device) -> None:
+    def __init__(self, ebc: EmbeddingBagCollection, dim: int, device: torch.device, hot: bool = False) -> None:
         super().__init__()
+        self.hot_lookup = HotLookup() if hot else None
         self.embedding_bag_collection = ebc
         configs = ebc.embedding_bag_configs()
         self.sparse_feature_names = [name for c in configs for name in c.feature_names]
@@ -76,8 +117,11 @@ class ProjectedSparseArch(nn.Module):
             }
         )
 
-    def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        pooled = self.embedding_bag_collection(features).to_dict()
+    def forward(self, features: KeyedJaggedTensor | Lookups) -> torch.Tensor:
+        if self.hot_lookup is None:
+            pooled = self.embedding_bag_collection(features).to_dict()
+        else:
+            pooled = self.hot_lookup(self.embedding_bag_collection(features.cold), features.hot).to_dict()
         rows = []
         for column in self.sparse_feature_names:
             name = module_name(column)
@@ -85,8 +129,22 @@ class ProjectedSparseArch(nn.Module):
         return torch.stack(rows, dim=1)
 
 
-def build_model(options: ModelOptions, dataset: Dataset, *, seed: int, device: torch.device) -> DLRMTrain:
+class HotTrain(DLRMTrain):
+    """DLRMTrain of a `HotBatch`."""
+
+    def forward(self, batch: HotBatch) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        logits = self.model(batch.dense_features, Lookups(batch.sparse_features, batch.hot)).squeeze(-1)
+        loss = self.loss_fn(logits, batch.labels.float())
+        return loss, (loss.detach(), logits.detach(), batch.labels.detach())
+
+
+def build_model(
+    options: ModelOptions, dataset: Dataset, *, seed: int, device: torch.device, hot: bool = False
+) -> DLRMTrain:
     """The unsharded model: MLPs on `device` with weights of `seed`, tables on the meta device.
+
+    Args:
+        hot: every rank is to hold rows of the tables: the model takes a `HotBatch`.
 
     Its output is (loss, (loss, logits [B], labels [B])); the loss is binary cross-entropy averaged over the B rows of
     the local batch.
@@ -98,9 +156,9 @@ def build_model(options: ModelOptions, dataset: Dataset, *, seed: int, device: t
     torch.manual_seed(seed)
     # TorchRec's classes insist on one dimension, so a mixed model is built over stand-ins of dimension D first.
     model = _dlrm(options, _uniform_stand_in(configs, dim) if mixed else tables, len(dataset.manifest.dense), device)
-    if mixed:
-        model.sparse_arch = ProjectedSparseArch(tables, dim, device)
-    return DLRMTrain(model)
+    if mixed or hot:
+        model.sparse_arch = ProjectedSparseArch(tables, dim, device, hot)
+    return HotTrain(model) if hot else DLRMTrain(model)
 
 
 def _dlrm(options: ModelOptions, ebc: EmbeddingBagCollection, dense: int, device: torch.device) -> DLRM:

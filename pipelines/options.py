@@ -203,6 +203,23 @@ class BoundOptions(Options):
     """Largest multiplier of the loop."""
 
 
+class CacheOptions(Options):
+    hot_rows: dict[str, NonNegative] = {}
+    """By table name, how many of its most frequent rows every worker holds: ids are ranked by frequency, so these are
+    its first ones. As many as the table has rows = it is replicated wholly."""
+    hot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The same as a share of the rows of each table that `hot_rows` does not name; 0 = none."""
+    audit_every: NonNegative = 100
+    """Steps between two comparisons of the workers' hot rows and optimiser state by checksum; a difference ends the
+    run with an error that names the worker, table and rows. 0 = none."""
+    adapt_every: NonNegative = 0
+    """Steps between two choices of the hot rows, as many of each table as before, by the lookups since the last one;
+    0 = they stay. For data whose frequent rows change."""
+    adapt_cost: Annotated[float, Field(ge=0)] = 1.0
+    """What the move of a row to one worker costs, in fetches of that row. It moves in only if the workers would have
+    fetched it more often, by this times their number, than the row that it replaces: see docs/cache.md."""
+
+
 class TrainOptions(Options):
     batch_size: Positive = 2048
     """Rows a rank takes in a step; the global batch is this times the number of workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,18 +26,23 @@ class Load:
     """Bytes that its owner sends to, or gets from, a rank in a step, about."""
 
 
-def loads(dataset: Dataset, rows: dict[str, int], dims: dict[str, int], batch: int) -> dict[str, Load]:
+def loads(
+    dataset: Dataset, rows: dict[str, int], dims: dict[str, int], batch: int, hot: Mapping[str, int] | None = None
+) -> dict[str, Load]:
     """Of each table, from the counts of the train split.
 
     Args:
         rows, dims: by name of the table; batch: of a rank.
+        hot: by name, its first rows that are looked up elsewhere.
     """
     train = dataset.split("train").rows if "train" in dataset.manifest.splits else 1
     found = {}
     for table in dataset.manifest.tables:
         counts = pq.read_table(dataset.path / "tables" / f"{table.name}.parquet", columns=["count"])["count"].to_numpy()
         bag_length = counts.sum() / max(train, 1) if table.multi_hot else 1.0
-        distinct = expected_distinct(counts, batch * bag_length)
+        cold = counts[(hot or {}).get(table.name, 0) :]
+        share = cold.sum() / max(counts.sum(), 1)
+        distinct = expected_distinct(cold, batch * bag_length * share)
         dim = dims[table.name]
         # An id takes about 10 bits; a row and its gradient about 3 bits a value.
         work = distinct * (1.25 + dim * 0.75)

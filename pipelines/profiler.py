@@ -30,7 +30,7 @@ from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job
 from pipelines.loader import Loader
 from pipelines.model import TABLE_MARK, table_configs
-from pipelines.options import ShardingOptions, link_bytes
+from pipelines.options import CacheOptions, ShardingOptions, link_bytes
 from pipelines.table_profile import SMALL, Lookup, TableProfile, lasting_error
 from pipelines.trainable import Trainable, build_trainable
 
@@ -50,6 +50,8 @@ class Profiler:
     """
 
     def __init__(self, job: Job, dataset: Dataset, device: torch.device, bounds: Sequence[float] = BOUNDS) -> None:
+        # It looks at every row on its way, so none is on every rank; training has the same numbers either way.
+        job = replace(job, cache=CacheOptions())
         self._job, self._dataset, self._bounds = job, dataset, tuple(bounds)
         self._configs = table_configs(job.model, dataset)
         self._trainable: Trainable = build_trainable(job, dataset, device)

@@ -34,6 +34,8 @@ class Segment:
     save: bool
     shadow: bool = False
     """A shadow evaluation of the last batch."""
+    adapt: bool = False
+    """A choice of the hot rows."""
 
 
 class RunState:
@@ -54,6 +56,8 @@ class RunState:
         self.dataset = Dataset(job.dataset_path)
         configs = table_configs(job.model, self.dataset)
         self._table_rows = dict(zip(self.dataset.table_rows, (c.num_embeddings for c in configs), strict=True))
+        built = build_trainable(job, self.dataset, device)
+        self.hot = built.hot
         self.loader = self._loader(job.data.train_split)
         self.valid = self._loader(job.data.valid_split)
         if not self.loader.steps_per_epoch:
@@ -62,7 +66,6 @@ class RunState:
                 where=f"split '{job.data.train_split}'",
                 fix="use a smaller train.batch_size or fewer workers",
             )
-        built = build_trainable(job, self.dataset, device)
         self.model, self.optimizer, self.pipeline = built.model, built.optimizer, built.pipeline
         self.groups, self._plan_text = built.groups, built.plan
         self.exchange_stats = built.exchange_stats
@@ -76,14 +79,22 @@ class RunState:
         """The batches that are left of the current epoch."""
         return self.loader.train_batches(self.position.epoch, self.position.sample)
 
+    def split(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Batches that the loader has split, those anew that it split by an older hot set."""
+        return batches if self.hot is None else map(self.hot.splitter.again, batches)
+
     def segments(self) -> Iterator[Segment]:
-        """What is left of the current epoch, cut where an evaluation or a checkpoint is due."""
+        """What is left of the current epoch, cut where an evaluation, a checkpoint or another hot set is due."""
         start = self.position.step
         end = min(start + self.loader.steps_left(self.position.sample), self.total_steps)
-        return cut(start, end, self.total_steps, self.job.train, self.bounds.loop_every)
+        adapt_every = self.job.cache.adapt_every if self.hot else 0
+        return cut(start, end, self.total_steps, self.job.train, self.bounds.loop_every, adapt_every)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part of a checkpoint."""
+        """Write this rank's part of a checkpoint. Tables and their optimiser are those of a run without hot rows."""
+        if self.hot is not None:
+            self.hot.write_back()
+            self.hot.save(folder)
         state = {"bounds": self.bounds.state()}
         checkpoint.save(folder, self.model, self.optimizer, self.position, self.job, self.dataset, state)
 
@@ -107,6 +118,7 @@ class RunState:
             window_groups=self.job.data.window_groups,
             prefetch=self.job.data.prefetch,
             table_rows=self._table_rows,
+            prepare=self.hot.splitter if self.hot else None,
         )
 
     def _restore(self) -> Position:
@@ -114,6 +126,8 @@ class RunState:
             if folder is None:
                 return Position()
             position = checkpoint.load(folder, self.model, self.optimizer, self.job, self.dataset)
+            if self.hot is not None:
+                self.hot.load(folder)
             if (bounds := checkpoint.read_state(folder).get("bounds")) is not None:
                 self.bounds.restore(bounds)
         self.hooks.say(f"resumed at step {position.step:,}, epoch {position.epoch + 1}, row {position.sample:,} of it")
@@ -136,7 +150,9 @@ class RunState:
         )
 
 
-def cut(start: int, end: int, total: int, options: TrainOptions, shadow_every: int = 0) -> Iterator[Segment]:
+def cut(
+    start: int, end: int, total: int, options: TrainOptions, shadow_every: int = 0, adapt_every: int = 0
+) -> Iterator[Segment]:
     """Cut the steps from `start` to the epoch's `end` where something is due; the last step of all ends with an
     evaluation and a checkpoint."""
 
@@ -144,8 +160,14 @@ def cut(start: int, end: int, total: int, options: TrainOptions, shadow_every: i
         return step == total or (step % every == 0 if every else step == end)
 
     while start < end:
-        all_every = options.eval_every, options.checkpoint_every, shadow_every
+        all_every = options.eval_every, options.checkpoint_every, shadow_every, adapt_every
         stop = min([end, *(start + every - start % every for every in all_every if every)])
-        shadow = bool(shadow_every) and stop % shadow_every == 0
-        yield Segment(start, stop, due(stop, options.eval_every), due(stop, options.checkpoint_every), shadow)
+        yield Segment(
+            start,
+            stop,
+            evaluate=due(stop, options.eval_every),
+            save=due(stop, options.checkpoint_every),
+            shadow=bool(shadow_every) and stop % shadow_every == 0,
+            adapt=bool(adapt_every) and stop % adapt_every == 0,
+        )
         start = stop

@@ -107,7 +107,7 @@ def make_plan(
     rest = [n for n in names if n not in stated]
     tables: dict[str, Any] = {}
     if loads is not None:
-        stated |= {t: table_wise(rank=r, compute_kernel="fused") for t, r in _owners(loads, stated, options).items()}
+        stated |= {t: table_wise(rank=r) for t, r in _owners(loads, stated, options).items()}
     elif rest:
         tables.update(_planned(model, path, rest, options, table_sharders, device, batch_size))
     if stated:
@@ -116,6 +116,8 @@ def make_plan(
         local_size = get_local_size(world_size)
         for table, place in stated.items():
             tables[table] = place(parameters[table], local_size, world_size, device.type, sharder)
+            # On CPU the default is the dense kernel, whose tables no optimiser would see.
+            tables[table].compute_kernel = "fused"
     plan = ShardingPlan({path: EmbeddingModuleShardingPlan({name: tables[name] for name in names})})
     check_plan(plan, names)
     return plan

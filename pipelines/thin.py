@@ -17,6 +17,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
+from pipelines.hot_tables import hot_counts
 from pipelines.job import Job
 from pipelines.model import table_configs
 from pipelines.options import ExchangeOptions, TableExchange, link_bytes
@@ -56,11 +57,11 @@ def resolve(job: Job, dataset: Dataset, ranks: int, hosts: int) -> ExchangeOptio
 
 
 def table_loads(job: Job, dataset: Dataset) -> dict[str, Load]:
-    """What each table of the job asks of its owner, by the data set's names."""
+    """What each table of the job asks of its owner, by the data set's names: its cold rows."""
     configs = {c.feature_names[0]: c for c in table_configs(job.model, dataset)}
     rows = {name: c.num_embeddings for name, c in configs.items()}
     dims = {name: c.embedding_dim for name, c in configs.items()}
-    return loads(dataset, rows, dims, job.train.batch_size)
+    return loads(dataset, rows, dims, job.train.batch_size, hot_counts(job.cache, rows))
 
 
 @functools.cache
@@ -69,8 +70,13 @@ def compile_exchange() -> None:
     host at a time, so that the others find it done."""
     from compression.exchange import warm_up
 
-    with FileLock(Path(tempfile.gettempdir()) / f"thinwire-compile-{os.getuid()}.lock"):
+    with compile_lock():
         warm_up()
+
+
+def compile_lock() -> FileLock:
+    """Held by the process of this host that compiles."""
+    return FileLock(Path(tempfile.gettempdir()) / f"thinwire-compile-{os.getuid()}.lock")
 
 
 def count_hosts() -> int:

@@ -17,6 +17,7 @@ from torchrec.datasets.utils import Batch
 from pipelines.evaluate import evaluate
 from pipelines.job import DivergedError, Hooks, Job, Metrics
 from pipelines.metrics import wire_metrics
+from pipelines.metrics.cache import CacheMeter
 from pipelines.metrics.thin import SUMS, ThinMeter
 from pipelines.optim import set_learning_rates
 from pipelines.run_state import RunState
@@ -45,10 +46,14 @@ def train_in_windows(run: RunState) -> Generator[Metrics, None, Metrics]:
     while run.position.step < run.total_steps:
         with closing(run.epoch_batches()) as batches:
             for segment in run.segments():
-                feed = _Timed(islice(batches, segment.stop - segment.start))
+                feed = _Timed(run.split(islice(batches, segment.stop - segment.start)))
                 metrics = yield from _run_steps(run, feed)
                 if segment.shadow:
                     _evaluate_bounds(run, feed.last)
+                if segment.adapt and run.hot is not None:
+                    said, moves = run.hot.adapt()
+                    run.hooks.say(f"step {run.position.step:,}: {said}")
+                    run.hooks.log(run.position.step, run.total_steps, moves)
                 if segment.evaluate:
                     metrics |= evaluate(run)
                 if segment.save:
@@ -73,12 +78,16 @@ def _run_steps(run: RunState, feed: _Timed) -> Generator[Metrics, None, Metrics]
     while True:
         rate = set_learning_rates(run.optimizer, run.position.step, run.job.optim)
         run.bounds.before(run.position.step)
+        if run.hot is not None:
+            run.hot.before(run.position.step)
         try:
             loss, _, _ = run.pipeline.progress(feed)
         except StopIteration:
             break
         run.position = run.position.advanced(run.loader.global_batch)
         meter.add(loss)
+        if run.hot is not None:
+            run.hot.audit_if_due(run.position.step)
         if run.position.step % options.log_every == 0:
             metrics = meter.read(rate)
             yield metrics
@@ -94,7 +103,7 @@ class _Meter:
 
     def __init__(self, run: RunState, feed: _Timed) -> None:
         self._run, self._feed = run, feed
-        self._thin = ThinMeter(run.exchange_stats)
+        self._thin, self._cache = ThinMeter(run.exchange_stats), CacheMeter(run.hot)
         run.groups.wire.take()  # what an evaluation sent
         self.start()
 
@@ -102,6 +111,7 @@ class _Meter:
         self._loss = torch.zeros((), dtype=torch.float64, device=self._run.device)
         self.steps, self._feed.seconds = 0, 0.0
         self._thin.take()
+        self._cache.take()
         self._start = time.perf_counter()
 
     def add(self, loss: torch.Tensor) -> None:
@@ -111,9 +121,10 @@ class _Meter:
     def read(self, rate: float) -> Metrics:
         """Metrics since `start`, logged; loss and wire bytes are means over all ranks, so all ranks see the same."""
         run, wire = self._run, self._run.groups.wire.take()
-        sums = torch.cat([self._loss.cpu().reshape(1), wire, self._thin.take()]).to(run.device)
+        sums = torch.cat([self._loss.cpu().reshape(1), wire, self._thin.take(), self._cache.take()]).to(run.device)
         dist.all_reduce(sums, group=run.groups.exchange)
-        loss, of_wire, of_thin = (sums / self.steps / dist.get_world_size()).cpu().split([1, len(wire), len(SUMS)])
+        means = (sums / self.steps / dist.get_world_size()).cpu()
+        loss, of_wire, of_thin, of_cache = means.split([1, len(wire), len(SUMS), self._cache.size])
         seconds = time.perf_counter() - self._start
         metrics = {
             "train/loss": float(loss),
@@ -123,6 +134,7 @@ class _Meter:
             "time/data_wait_ms": 1000 * self._feed.seconds / self.steps,
             **wire_metrics(of_wire),
             **self._thin.metrics(of_thin),
+            **self._cache.metrics(of_cache),
             **run.bounds.metrics(),
         }
         run.hooks.log(run.position.step, run.total_steps, metrics)

@@ -13,6 +13,8 @@ from torchrec.optim.keyed import KeyedOptimizer
 
 from pipelines.dataset import Dataset
 from pipelines.groups import Groups, counting_groups
+from pipelines.hot import Hot, compile_hot
+from pipelines.hot_tables import hot_tables
 from pipelines.job import Job
 from pipelines.model import build_model, init_tables
 from pipelines.optim import build_optimizer
@@ -33,6 +35,8 @@ class Trainable:
     """The placement of the tables, for people."""
     exchange_stats: list[Any]
     """`compression.exchange.stats.TableStats` of the thin exchange, if it is used."""
+    hot: Hot | None = None
+    """Rows that every rank holds; batches must go through its `splitter`."""
 
 
 def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Groups | None = None) -> Trainable:
@@ -44,7 +48,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     Raises:
         UserError: what the user gave does not fit together.
     """
-    model = build_model(job.model, dataset, seed=job.train.seed, device=device)
+    tables = hot_tables(job, dataset)
+    model = build_model(job.model, dataset, seed=job.train.seed, device=device, hot=bool(tables))
     hosts = count_hosts() if job.exchange.codec == "auto" else 1
     exchange, batch = resolve(job, dataset, dist.get_world_size(), hosts), job.train.batch_size
     of_tables = table_loads(job, dataset) if exchange.codec == "thin" else None
@@ -52,6 +57,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     table_sharders = sharders(job.optim, exchange, device, config)
     plan = make_plan(model, job.sharding, table_sharders, device=device, batch_size=batch, loads=of_tables)
     text = describe_plan(plan, model)
+    if tables:
+        compile_hot()
     if of_tables or exchange.dense == "thin":
         compile_exchange()
         watch_thin_exchange()
@@ -62,5 +69,8 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     init_tables(sharded, job.train.seed)
     optimizer = build_optimizer(sharded, job.optim)
     pipeline = TrainPipelineSparseDist(sharded, optimizer, device, execute_all_batches=True)
+    hot = Hot(tables, sharded, job, groups, config) if tables else None
+    if hot is not None:
+        text += f"\n{hot.describe()}"
     stats = table_stats(sharded) if of_tables else []
-    return Trainable(sharded, optimizer, pipeline, groups, text, stats)
+    return Trainable(sharded, optimizer, pipeline, groups, text, stats, hot)

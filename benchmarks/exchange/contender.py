@@ -65,6 +65,8 @@ class Contender:
     """Largest growth of a rank's memory within a window."""
 
     def __post_init__(self) -> None:
+        if (hot := self.trainable.hot) is not None:
+            self.batches = [hot.splitter(batch) for batch in self.batches]
         self._feed: Iterator[Batch] = itertools.cycle(self.batches)
 
     def step(self) -> torch.Tensor:

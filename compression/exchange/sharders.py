@@ -216,9 +216,11 @@ def scale_bounds(model: nn.Module, rows: float = 1.0, gradients: float = 1.0) ->
 
 
 def links(model: nn.Module) -> list[Any]:
-    """The links of all thin exchanges of a model."""
-    found = []
+    """The links of all thin exchanges of a model, and what else its modules send through such channels: their
+    `thin_links`, which have a link's `stats`, `set_rate` and `scale_bounds`."""
+    found: list[Any] = []
     for module in model.modules():
+        found += getattr(module, "thin_links", [])
         if isinstance(module, ThinEmbeddingBagCollection):
             found += [s.link for s in module._embedding_shardings if hasattr(s, "link")]
         elif isinstance(module, ThinEmbeddingCollection):

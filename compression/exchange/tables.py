@@ -142,13 +142,17 @@ class TableChannel:
         me = self.channel.rank
         return [[] if rank == me else cut(span, self.dims, self._most) for rank, span in enumerate(spans)]
 
-    def encode(self, chunk: Chunk, values: Flat) -> NDArray[np.uint8]:
-        """A view of the codec's buffer, from the values of the span."""
+    def encode(self, chunk: Chunk, values: Flat, copies: int = 1) -> NDArray[np.uint8]:
+        """A view of the codec's buffer, from the values of the span.
+
+        Args:
+            copies: how often it is sent.
+        """
         start = time.perf_counter()
         part = values[chunk.start : chunk.stop]
         self._sent += 1
         payload = self._encode(chunk, part)
-        self._count(chunk, part, payload, time.perf_counter() - start)
+        self._count(chunk, part, payload, copies, time.perf_counter() - start)
         if self._verify:
             self._check(chunk, part, [self._coding.bounds[table] for table in chunk.tables], payload)
         return payload
@@ -173,13 +177,13 @@ class TableChannel:
     def names_of(self, chunk: Chunk) -> str:
         return ", ".join(self.names[table] for table in chunk.tables)
 
-    def _count(self, chunk: Chunk, part: Flat, payload: NDArray[np.uint8], seconds: float) -> None:
+    def _count(self, chunk: Chunk, part: Flat, payload: NDArray[np.uint8], copies: int, seconds: float) -> None:
         count, kind, stats = chunk.tables.size, self.channel.kind, self._stats
         descriptors = payload.view(np.uint32)[wire.HEADER : wire.HEADER + wire.DESCRIPTOR * count]
         sizes = 4.0 * descriptors.reshape(count, wire.DESCRIPTOR)[:, 3]
         # A table is at most once in a chunk.
-        stats.bytes[kind][chunk.tables] += sizes + (payload.size - sizes.sum()) / count
-        stats.raw[kind][chunk.tables] += 4 * chunk.rows * chunk.dims
+        stats.bytes[kind][chunk.tables] += copies * (sizes + (payload.size - sizes.sum()) / count)
+        stats.raw[kind][chunk.tables] += copies * 4 * chunk.rows * chunk.dims
         self._share(stats.encode_s, chunk, seconds)
         stats.nonfinite += count_nonfinite(part)
 
@@ -224,7 +228,7 @@ class TableMessages:
         """Send all ranks the same span; out: what they decode of it."""
         first, *others = self._tables.channel.peers
         for number, chunk in enumerate(self._out[first]):
-            payload = self._tables.encode(chunk, values).copy()
+            payload = self._tables.encode(chunk, values, 1 + len(others)).copy()
             for peer in (first, *others):
                 self._messages.send(peer, number, payload)
             self._tables.decode(chunk, payload, out)

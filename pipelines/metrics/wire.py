@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-KINDS = ("sizes", "lengths", "ids", "output_dist", "gradients", "dense", "other")
+KINDS = ("sizes", "lengths", "ids", "output_dist", "gradients", "replica", "dense", "other")
 """Input dist: `sizes` of the messages, bag `lengths`, `ids`; `output_dist`: pooled embeddings in the forward pass;
-`gradients` of them in the backward pass; `dense`: all-reduce of the MLPs' gradients; `other`: the loss for the log."""
-EXCHANGE = KINDS[:5]
+`gradients` of them in the backward pass; `replica`: gradients of hot rows, which rows they are, and the rows themselves
+where they move; `dense`: all-reduce of the MLPs' gradients; `other`: the loss for the log."""
+EXCHANGE = KINDS[:6]
 """What the embedding exchange sends."""
 
 

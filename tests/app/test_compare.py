@@ -83,7 +83,7 @@ def test_the_report_is_one_page_that_escapes_what_it_shows() -> None:
 
 
 def test_arms_may_not_do_other_work() -> None:
-    with pytest.raises(UserError, match=r"differ in 'train'.*exchange, bounds, sharding, optim"):
+    with pytest.raises(UserError, match=r"differ in 'train'.*exchange, bounds, cache, sharding, optim"):
         configure("smoke", None, (), None, {**CHANGES, "candidate": ("train.batch_size=64",)}, 2)
     with pytest.raises(UserError, match="both arms are the same"):
         configure("smoke", None, (), None, {**CHANGES, "candidate": ("exchange.codec=none",)}, 2)

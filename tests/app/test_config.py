@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,15 @@ def test_every_key_has_a_meaning() -> None:
         if line.startswith("  ") and not line.startswith(("  #", "   ")):
             assert lines[number - 1].startswith("  #"), f"no meaning above {line}"
     assert yaml.safe_load(text)["train"]["epochs"] == 1
+
+
+def test_a_plan_is_a_configuration(tmp_path: Path) -> None:
+    """As JSON, which is YAML."""
+    file = tmp_path / "plan.json"
+    plan = {"cache": {"hot_rows": {"C1": 7, "C3": 1000}}, "exchange": {"tables": {"C3": {"path": "row"}}}}
+    file.write_text(json.dumps(plan, indent=1))
+    config = load_config("smoke", file, ["cache.adapt_every=500"])
+    assert config.cache.hot_rows == {"C1": 7, "C3": 1000} and config.cache.adapt_every == 500
+    assert config.job("").cache == config.cache and config.exchange.tables["C3"].path == "row"
+    assert "did you mean cache.hot_rows?" in message("cache.hot_row={C1: 3}")
+    assert "should be less than or equal to 1" in message("cache.hot_share=1.5")

@@ -104,8 +104,8 @@ def test_the_demo_is_tracked_and_exported(thinwire, tmp_path: Path) -> None:
 
 def test_a_killed_worker_costs_nothing_but_time(thinwire, tmp_path: Path, small_dataset: Dataset) -> None:
     """The run restarts from its last checkpoint by itself and ends with the bits of an uninterrupted run; under the
-    lossy exchange, inside of which its peer waits."""
-    thin = ["exchange.codec=thin", "exchange.dense=thin"]
+    lossy exchange, inside of which its peer waits, and with hot rows, which rows the checkpoint keeps."""
+    thin = ["exchange.codec=thin", "exchange.dense=thin", "cache.hot_share=0.2", "cache.adapt_every=30"]
     options = ["train.epochs=6", "train.checkpoint_every=100", *thin]
     command = thinwire("train", "--data", str(small_dataset.path), "--name", "killed", *sets(*options))
     run = tmp_path / "runs" / "killed"

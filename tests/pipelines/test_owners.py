@@ -41,3 +41,8 @@ def test_loads_come_from_the_counts(small_dataset: Dataset) -> None:
     assert found.keys() == rows.keys()
     for name, load in found.items():
         assert 0 < load.distinct <= min(rows[name], 64 * load.bag_length) and load.memory == 32 * rows[name]
+    hot = {name: size // 2 for name, size in rows.items()}
+    cold = loads(small_dataset, rows, dict.fromkeys(rows, 8), 64, hot)
+    for name, load in found.items():
+        assert cold[name].distinct < load.distinct and cold[name].work < load.work and cold[name].memory == load.memory
+    assert all(load.work == 0 for load in loads(small_dataset, rows, dict.fromkeys(rows, 8), 64, rows).values())

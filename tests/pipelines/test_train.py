@@ -212,11 +212,17 @@ def test_mistakes_of_the_user_are_named(small_dataset: Dataset, tmp_path: Path) 
         "sharding.tables.C1={type: row_wise}": "no row_wise sharding",
         "sharding.device_memory_gb=1e-9": "the tables do not fit",
         "optim.sparse=adam": "no fused Adam",
+        "cache.hot_rows={X: 4}": "no table 'X'",
+        "cache.hot_rows={C6: 100000}": f"100,000 of {rows} rows",
         "data.valid_split=test": "no split 'test'",
     }
     ends = run_on(1, small_dataset, *((tmp_path / "x", [assignment]) for assignment in cases))
     for (assignment, expected), end in zip(cases.items(), ends, strict=True):
         assert isinstance(end, str) and expected in end, assignment
+    column_wise = ["sharding.tables.C6={type: column_wise, ranks: [0, 0]}", "cache.hot_share=0.1"]
+    adam = ["optim.sparse=adam", "cache.hot_share=0.1"]
+    ends = run_on(1, small_dataset, (tmp_path / "x", column_wise), (tmp_path / "x", adam))
+    assert "table 'C6' is column_wise" in str(ends[0]) and "hot rows cannot go on with it" in str(ends[1])
 
 
 @pytest.mark.slow
@@ -256,3 +262,9 @@ def test_stated_placement_is_kept_and_printed(small_dataset: Dataset, tmp_path: 
     assert sorted(plan) == ["C1", "C2", "C3", "C4", "C5", "C6"]
     assert plan["C1"].split()[-1] == "1" and "table_wise" in plan["C1"]
     assert plan["C2"].split()[-1] == "0,1" and "column_wise" in plan["C2"]
+    assert all("fused" in line for line in plan.values()), "no optimiser would see another one"
+    state, start = export(tmp_path, tmp_path / "export"), "train.max_steps=1"
+    run_on(2, small_dataset, (tmp_path / "one", [*options[:2], start]))
+    first = torch.load(export(tmp_path / "one", tmp_path / "first"), weights_only=True)["state_dict"]
+    second = torch.load(state, weights_only=True)["state_dict"]
+    assert not [table for table in plan if torch.equal(*(of[f"tables.table_{table}.weight"] for of in (first, second)))]
