@@ -1,1 +1,1 @@
-"""Access frequencies, the cost model and the replicated hot rows (arrives with the cache)."""
+"""Access frequencies, the cost model, the planner and the replicated hot rows."""
