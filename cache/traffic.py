@@ -1,0 +1,217 @@
+"""What a table sends in a step: bytes and messages by kind, for any number of hot rows.
+
+Each quantity is an array over candidates for the number of hot rows, so that a planner sees a table's whole curve at
+once. Rows 0 to hot - 1 are on every rank; of the others an owner has the only copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.constants import Constants
+from cache.distinct import touched
+from cache.frequency import Frequencies
+
+Floats = NDArray[np.float64]
+GAP_BITS = 32
+LIST_BYTES = 3.0
+"""Count and tag of a list of ids among others."""
+INDEX_BYTES = 4
+"""Of an id or a length that TorchRec sends."""
+STATE = {"sgd": (0, 0), "rowwise_adagrad": (1, 0), "adam": (0, 2)}
+"""Values of the optimiser's state: for a row, and for each value of a row."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One embedding table of a job, as a rank sees it."""
+
+    name: str
+    dim: int
+    of: Frequencies
+    bag_length: float = 1.0
+    """Mean ids in a bag. Only the mean matters to the model."""
+    epoch_rows: float | None = None
+    """Rows of the data set, if batches are drawn from it without putting back."""
+
+    def touched(self, batch: float) -> Floats:
+        """float64 [runs]: chance that a row is in so many bags."""
+        share = None if self.epoch_rows is None else batch / self.epoch_rows
+        return touched(self.of, batch * self.bag_length, share)
+
+    def row_bytes(self, optimizer: str) -> float:
+        """Bytes of a row in memory, state of the optimiser included."""
+        a_row, a_value = STATE[optimizer]
+        return 4.0 * (self.dim * (1 + a_value) + a_row)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A table for each candidate number of hot rows; all float64 [candidates]. Rows and ids are a rank's in a step."""
+
+    table: Table
+    batch: int
+    ranks: int
+    hot: Floats
+
+    @cached_property
+    def _chance(self) -> Floats:
+        return self.table.touched(self.batch)
+
+    @cached_property
+    def _union_chance(self) -> Floats:
+        return self.table.touched(self.batch * self.ranks)
+
+    @cached_property
+    def hit_rate(self) -> Floats:
+        return self.table.of.hit_rate(self.hot)
+
+    @cached_property
+    def cold_lookups(self) -> Floats:
+        return self.batch * self.table.bag_length * (1 - self.hit_rate)
+
+    @cached_property
+    def touched(self) -> Floats:
+        """Hot rows that a rank's batch touches: phase 1 of the replica's sync."""
+        return self.table.of.first(self._chance, self.hot)
+
+    @cached_property
+    def union(self) -> Floats:
+        """Hot rows that the batches of all ranks touch together: phase 2."""
+        return self.table.of.first(self._union_chance, self.hot)
+
+    @cached_property
+    def cold(self) -> Floats:
+        """Distinct cold rows that a rank asks for."""
+        return float((self._chance * self.table.of.sizes).sum()) - self.touched
+
+    @cached_property
+    def cold_variance(self) -> Floats:
+        """A bound of it, see `distinct_variance`."""
+        spread = self._chance * (1 - self._chance)
+        return float((spread * self.table.of.sizes).sum()) - self.table.of.first(spread, self.hot)
+
+    @cached_property
+    def cold_id_bits(self) -> Floats:
+        every = float(self.table.of.rows)
+        gaps = self._gaps(self._chance)
+        return _entropy(gaps.sums(np.array([every])) - gaps.sums(self.hot))
+
+    @cached_property
+    def touched_id_bits(self) -> Floats:
+        return _entropy(self._gaps(self._chance).sums(self.hot))
+
+    @cached_property
+    def union_id_bits(self) -> Floats:
+        return _entropy(self._gaps(self._union_chance).sums(self.hot))
+
+    def _gaps(self, chance: Floats) -> _Gaps:
+        return _Gaps(self.table.of, chance)
+
+
+class _Gaps:
+    """Expected gaps between ascending distinct ids, by their number of bits."""
+
+    def __init__(self, of: Frequencies, chance: Floats) -> None:
+        # A gap before a row of a run is about geometric: P(gap > g) = (1 - chance)^g.
+        edges = 2.0 ** np.arange(GAP_BITS)
+        logs = np.log1p(-np.minimum(chance, 1 - 1e-12))
+        beyond = np.exp(np.outer(logs, edges - 1))  # P(gap >= 2^b), float64 [runs, bits]
+        shares = beyond - np.concatenate([beyond[:, 1:], np.zeros((chance.size, 1))], axis=1)
+        self._of, self._per_row = of, shares * chance[:, None]
+
+    def sums(self, hot: Floats) -> Floats:
+        """float64 [candidates, bits]: gaps of each size among the rows 0 to hot - 1."""
+        return np.stack([self._of.first(column, hot) for column in self._per_row.T], axis=-1)
+
+
+def _entropy(gaps: Floats) -> Floats:
+    """Bits of gaps if their size in bits is coded by its entropy, and what is below the first bit as it is."""
+    gaps = np.maximum(gaps, 0.0)
+    total = gaps.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        coded = np.where(gaps > 0, gaps * np.log2(total / gaps), 0.0)
+    return (coded + gaps * np.arange(GAP_BITS)).sum(axis=-1)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a table adds to a step; all float64 [candidates].
+
+    `pair` bytes go between the owner and one other rank; `sync` bytes leave a rank.
+    """
+
+    ids: Floats
+    rows: Floats
+    gradients: Floats
+    sync_touched: Floats
+    """Phase 1: gradients of hot rows, to the ranks that add them up."""
+    sync_union: Floats
+    """Phase 2: their sums, to all ranks."""
+    sync_ids: Floats
+    coded_values: Floats
+    """fp32 values that a rank encodes, and decodes, in the exchange of cold rows (both ways together)."""
+    sync_values: Floats
+    """The same of the sync."""
+
+
+def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_sync: bool = False) -> Traffic:
+    """Of a table by one path and chain.
+
+    Args:
+        path: row, pooled or torchrec.
+        dense_sync: all hot rows travel in the sync, touched or not.
+    """
+    table, dim, ranks = curve.table, curve.table.dim, curve.ranks
+    away = (ranks - 1) / ranks
+    of_rows, of_gradients = (constants.of(chain, table.name, way) for way in ("rows", "gradients"))
+    lists = LIST_BYTES * np.minimum(curve.cold, 1.0)
+    if path == "row":
+        ids = constants.id_factor * curve.cold_id_bits / 8 + lists
+        cells, blocks = curve.cold * dim, curve.cold
+    else:
+        # A bag for each sample, also an empty one.
+        left = np.minimum(curve.cold_lookups, 1.0)
+        cells, blocks = curve.batch * dim * left, curve.batch * left
+        bits = np.log2(np.maximum(table.of.rows - curve.hot, 2.0)) if path == "pooled" else 8.0 * INDEX_BYTES
+        lengths = 2 * lists if path == "pooled" else INDEX_BYTES * curve.batch * left
+        ids = curve.cold_lookups * bits / 8 + lengths
+    if path == "torchrec":
+        rows = gradients = 4.0 * cells
+    else:
+        rows, gradients = of_rows.size(cells, blocks), of_gradients.size(cells, blocks)
+    first, second = (curve.hot, curve.hot) if dense_sync else (curve.touched, curve.union)
+    # A rank sends each other one its share of the rows that it touched, and of the sums that it made.
+    share = 1 / ranks
+    sync_touched = (ranks - 1) * of_gradients.size(first * dim * share, first * share)
+    sync_union = (ranks - 1) * of_gradients.size(second * dim * share, second * share)
+    id_bits = 0.0 if dense_sync else curve.touched_id_bits + curve.union_id_bits
+    sync_ids = away * constants.id_factor * id_bits / 8 + 2 * LIST_BYTES * (ranks - 1) * np.minimum(curve.touched, 1.0)
+    return Traffic(
+        ids=ids,
+        rows=rows,
+        gradients=gradients,
+        sync_touched=sync_touched,
+        sync_union=sync_union,
+        sync_ids=sync_ids * np.ones_like(curve.hot),
+        coded_values=np.zeros_like(curve.hot) if path == "torchrec" else 2 * away * cells,
+        sync_values=away * (first + second) * dim,
+    )
+
+
+def candidates(table: Table, count: int = 48) -> Floats:
+    """Numbers of hot rows worth a look: none, all, and as many between, each a constant factor above the last."""
+    rows = table.of.rows
+    if rows <= count:
+        return np.arange(rows + 1, dtype=np.float64)
+    between = np.unique(np.round(np.geomspace(1, rows, count - 1)))
+    return np.concatenate([[0.0], between])
+
+
+def curves(tables: Sequence[Table], batch: int, ranks: int) -> list[Curve]:
+    return [Curve(table, batch, ranks, candidates(table)) for table in tables]
