@@ -117,99 +117,116 @@ def step_cost(
     Raises:
         ValueError: not one pick and owner a table.
     """
-    parts = []
+    parts, hot_values = [], 0.0
     for table, pick in zip(tables, picks, strict=True):
         curve = Curve(table, setting.batch, setting.ranks, np.array([pick.hot], np.float64))
-        parts.append((traffic(curve, pick.path, pick.chain, constants, dense_sync=dense_sync), curve))
-    columns = {f.name: np.array([getattr(part, f.name)[0] for part, _ in parts]) for f in fields(Traffic)}
-    totals = Traffic(**columns)
-    hot = np.array([float(curve.touched[0] * curve.table.dim) for _, curve in parts])
-    union = np.array([float(curve.union[0] * curve.table.dim) for _, curve in parts])
-    return _step(totals, picks, np.asarray(owners), hot.sum(), union.sum(), setting, constants)
-
-
-def _step(
-    of: Traffic,
-    picks: Sequence[Pick],
-    owners: NDArray[np.int64],
-    touched_values: float,
-    union_values: float,
-    setting: Setting,
-    constants: Constants,
-) -> StepCost:
-    """Args: of: float64 [tables] each."""
-    ranks, link = setting.ranks, setting.bytes_per_s(constants)
-    peers, away = ranks - 1, (ranks - 1) / ranks
-    some = of.rows > 0
-    asked = len(np.unique(owners[some]))
-    """Ranks that own cold rows."""
-    chunks = np.ceil(max(4 * float(of.coded_values.sum()) / 2 / max(peers, 1) / CHUNK_BYTES, 1.0))
-    # Of the ranks that own tables each has a message from and to every other rank.
-    a_kind = away * asked
-    sync_messages = peers if of.sync_touched.any() else 0
-    header = HEADER_BYTES + PAYLOAD_BYTES
-    ids = away * of.ids.sum() + a_kind * (2 * HEADER_BYTES + ID_PAYLOAD_BYTES)
-    a_kind_ids = 2 * a_kind if ids > a_kind * INLINE_BYTES else a_kind
-    rows, gradients = (away * one.sum() + a_kind * chunks * header for one in (of.rows, of.gradients))
-    sync_header = sync_messages * (2 * header + 2 * HEADER_BYTES + ID_PAYLOAD_BYTES)
-    sync = (of.sync_touched + of.sync_union + of.sync_ids).sum() + sync_header
-    dense, dense_messages, dense_coding = _dense(setting, constants)
-    messages = a_kind_ids + a_kind * 2 * chunks + 3 * sync_messages + dense_messages
-    # The busiest rank, sent or received: an owner sends the rows that all others ask for.
-    owned = [np.array([one[owners == rank].sum() for rank in range(ranks)]) for one in (of.rows, of.gradients, of.ids)]
-    busy = [np.maximum(peers * one, one.sum() - one) for one in owned]
-    means = [max(away * one.sum(), 1e-9) for one in owned]
-    scale = [float(b.max() / m) for b, m in zip(busy, means, strict=True)]
-    both = np.maximum(peers * (owned[0] + owned[1]), (owned[0] + owned[1]).sum() - owned[0] - owned[1])
-    encode, decode = _coding(of, picks, constants)
-    sample_us = constants.sample_us * setting.batch
-    window = constants.overlap_us * setting.batch * 1e-6
-    latency = constants.latency_us * 1e-6 * (2 * bool(a_kind) + 1)
-    forward = rows * scale[0] / link + max(0.0, ids * scale[2] / link - window)
-    backward = max(0.0, (gradients * scale[1] + sync + dense) / link - window)
-    update = UPDATE_PASSES * 4e-9 * (touched_values + union_values) / constants.lookup_gb_s
+        parts.append(traffic(curve, pick.path, pick.chain, constants, dense_sync=dense_sync))
+        hot_values += table.dim * float(curve.touched[0] + curve.union[0])
+    of = Traffic(**{f.name: np.array([getattr(part, f.name)[0] for part in parts]) for f in fields(Traffic)})
+    if len(owners) != len(tables):
+        raise ValueError(f"{len(owners)} owners of {len(tables)} tables")
+    sent = _sent(of, np.asarray(owners), setting, constants)
+    window = 1e-6 * constants.overlap_us * setting.batch
+    latency, link = 1e-6 * constants.latency_us, setting.bytes_per_s(constants)
+    forward = sent.busy_rows / link + max(0.0, sent.busy_ids / link - window) + 2 * latency * bool(sent.rows)
+    backward = max(0.0, (sent.busy_gradients + sent.sync + sent.dense) / link - window) + latency
+    update = UPDATE_PASSES * 4e-9 * hot_values / constants.lookup_gb_s
+    mean = max(sent.rows + sent.gradients, 1e-9)
     return StepCost(
-        ids=float(ids),
-        rows=float(rows),
-        gradients=float(gradients),
-        sync=float(sync),
-        dense=float(dense),
-        messages=float(messages),
-        busiest=float(both.max() / max(away * (owned[0] + owned[1]).sum(), 1e-9)) if some.any() else 1.0,
-        compute_ms=constants.fixed_ms + 1e-3 * sample_us + 1e3 * update,
-        coding_ms=1e3 * (encode + decode + dense_coding),
-        messages_ms=1e-3 * constants.message_us * float(messages),
-        forward_ms=1e3 * (forward + latency),
-        backward_ms=1e3 * (backward + latency),
+        ids=sent.ids,
+        rows=sent.rows,
+        gradients=sent.gradients,
+        sync=sent.sync,
+        dense=sent.dense,
+        messages=sent.messages,
+        busiest=(sent.busy_rows + sent.busy_gradients) / mean if sent.rows else 1.0,
+        compute_ms=constants.fixed_ms + 1e-3 * constants.sample_us * setting.batch + 1e3 * update,
+        coding_ms=1e3 * (_coding_s(of, picks, constants) + _dense_coding_s(setting, constants)),
+        messages_ms=1e-3 * constants.message_us * sent.busy_messages,
+        forward_ms=1e3 * forward,
+        backward_ms=1e3 * backward,
     )
 
 
-def _coding(of: Traffic, picks: Sequence[Pick], constants: Constants) -> tuple[float, float]:
-    """Seconds of the mean rank to encode and to decode; gradients of hot rows by the chain of their table."""
-    encode = decode = 0.0
+@dataclass(frozen=True)
+class _Sent:
+    """Bytes that a rank sends in a step, mean over ranks; of the busiest rank what it sends or receives, whichever are
+    more: an owner sends its rows to all others that ask."""
+
+    ids: float
+    rows: float
+    gradients: float
+    sync: float
+    dense: float
+    messages: float
+    busy_ids: float
+    busy_rows: float
+    busy_gradients: float
+    busy_messages: float
+
+
+def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: Constants) -> _Sent:
+    """Args: of: float64 [tables] each, `pair` bytes those of one rank and its owner."""
+    ranks, peers = setting.ranks, setting.ranks - 1
+    serving = np.unique(owners[of.rows > 0])
+    raw = 4 * float(of.coded_values.sum()) / 2 / max(len(serving), 1)  # that a rank gets from each owner, about
+    chunks = max(int(np.ceil(raw / CHUNK_BYTES)), 1)
+    header = HEADER_BYTES + PAYLOAD_BYTES
+    found: dict[str, float] = {}
+    for name, pair, extra in (
+        ("ids", of.ids, 2 * HEADER_BYTES + ID_PAYLOAD_BYTES),
+        ("rows", of.rows, chunks * header),
+        ("gradients", of.gradients, chunks * header),
+    ):
+        owned = np.array([pair[owners == rank].sum() + extra for rank in serving])
+        total = float(owned.sum())
+        found[name] = peers / ranks * total
+        # The busiest owner sends to all others, and itself gets what others own; a rank that owns nothing gets all.
+        gets = total - owned.min(initial=np.inf) if len(serving) == ranks else total
+        found[f"busy_{name}"] = float(max((peers * owned).max(initial=0.0), gets)) if peers else 0.0
+    inline = found["ids"] * ranks / max(peers * len(serving), 1) <= INLINE_BYTES
+    a_kind = (1 if inline else 2) + 2 * chunks
+    syncs = bool(of.sync_touched.any())
+    dense, dense_messages = _dense(setting, constants)
+    sync_messages = 3 * peers * syncs
+    sync_headers = syncs * peers * (2 * header + 2 * HEADER_BYTES + ID_PAYLOAD_BYTES)
+    return _Sent(
+        **found,
+        sync=float((of.sync_touched + of.sync_union + of.sync_ids).sum()) + sync_headers,
+        dense=dense,
+        messages=peers / ranks * len(serving) * a_kind + sync_messages + dense_messages,
+        busy_messages=peers * bool(len(serving)) * a_kind + sync_messages + dense_messages,
+    )
+
+
+def _coding_s(of: Traffic, picks: Sequence[Pick], constants: Constants) -> float:
+    """Of the mean rank, to encode and to decode; gradients of hot rows by the chain of their table."""
+    total = 0.0
     for chain in {pick.chain for pick in picks}:
         mine = np.array([pick.chain == chain for pick in picks])
-        raw = 4 * float((of.coded_values + of.sync_values)[mine].sum())
-        seconds = constants.coding_s(chain, raw)
-        encode, decode = encode + seconds[0], decode + seconds[1]
-    return encode, decode
+        total += sum(constants.coding_s(chain, 4 * float((of.coded_values + of.sync_values)[mine].sum())))
+    return total
 
 
-def _dense(setting: Setting, constants: Constants) -> tuple[float, float, float]:
-    """Bytes, messages and seconds of coding of the MLPs' gradients.
-
-    An all-reduce sends 2 (W - 1) / W of them, by a ring or, as here, in two exchanges of slices.
-    """
+def _dense(setting: Setting, constants: Constants) -> tuple[float, float]:
+    """Bytes and messages of the MLPs' gradients. An all-reduce sends 2 (W - 1) / W of them, by a ring or, as the thin
+    exchange does, in two exchanges of slices."""
     ranks, values = setting.ranks, setting.dense_values
-    away = (ranks - 1) / ranks
     if ranks == 1 or not values:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0
+    messages, moved = 2.0 * (ranks - 1), 2 * (ranks - 1) / ranks * values
     if setting.dense == "none":
-        return 2 * away * 4 * values, 2.0 * (ranks - 1), 0.0
-    messages = 2.0 * (ranks - 1)
-    bytes_sent = 2 * away * values * constants.dense_bits / 8 + messages * (HEADER_BYTES + PAYLOAD_BYTES)
-    encode, decode = constants.coding_s("bitpack", 4 * values)
-    return bytes_sent, messages, encode * (away + 1 / ranks) + decode * 2 * away
+        return 4 * moved, messages
+    return moved * constants.dense_bits / 8 + messages * (HEADER_BYTES + PAYLOAD_BYTES), messages
+
+
+def _dense_coding_s(setting: Setting, constants: Constants) -> float:
+    """A rank encodes the slices of others and the mean of its own, and decodes as many and its own mean."""
+    if setting.dense == "none" or setting.ranks == 1:
+        return 0.0
+    encode, decode = constants.coding_s("bitpack", 4 * setting.dense_values)
+    away = (setting.ranks - 1) / setting.ranks
+    return encode + decode * (2 * away + 1 / setting.ranks)
 
 
 def plain_cost(tables: Sequence[Table], setting: Setting, constants: Constants) -> StepCost:

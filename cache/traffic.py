@@ -19,6 +19,8 @@ from cache.frequency import Frequencies
 
 Floats = NDArray[np.float64]
 GAP_BITS = 32
+_NONE = 1e-9
+"""Expected gaps that are none but for rounding."""
 LIST_BYTES = 3.0
 """Count and tag of a list of ids among others."""
 INDEX_BYTES = 4
@@ -132,10 +134,9 @@ class _Gaps:
 
 def _entropy(gaps: Floats) -> Floats:
     """Bits of gaps if their size in bits is coded by its entropy, and what is below the first bit as it is."""
-    gaps = np.maximum(gaps, 0.0)
+    gaps = np.where(gaps > _NONE, gaps, 0.0)
     total = gaps.sum(axis=-1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        coded = np.where(gaps > 0, gaps * np.log2(total / gaps), 0.0)
+    coded = gaps * np.log2(np.maximum(total, _NONE) / np.maximum(gaps, _NONE))
     return (coded + gaps * np.arange(GAP_BITS)).sum(axis=-1)
 
 
