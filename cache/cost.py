@@ -2,12 +2,14 @@
 
 The step of `TrainPipelineSparseDist`: ids of the next batch start to travel with the forward pass; rows of this batch
 are waited for before the interaction, so they are on the critical path; gradients of rows leave when the backward pass
-of the interaction is done and travel while that of the bottom MLP runs, and so does the sync of hot rows; gradients of
-the MLPs follow. All share one link. So
+of the interaction is done and travel while that of the bottom MLP runs, and so do those of hot rows; gradients of the
+MLPs follow. The sums for hot rows leave when the backward pass is over, and are waited for when the next step reads hot
+rows, after its bottom MLP. All share one link. So
 
     step = compute + coding + messages
          + rows / link + max(0, ids / link - forward window)
-         + max(0, (gradients + sync + dense) / link - backward window)
+         + max(0, (gradients + sync of touched rows + dense) / link - backward window)
+         + max(0, sums of the sync / link - forward window)
 
 with the bytes of the busiest rank, sent or received, whichever are more. Coding is not overlapped with the link, which
 is exact for two ranks and a little too much for more.
@@ -23,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.constants import Constants
-from cache.traffic import Curve, Table, Traffic, traffic
+from cache.traffic import LIST_BYTES, Curve, Table, Traffic, traffic
 
 Floats = NDArray[np.float64]
 HEADER_BYTES = 24
@@ -129,14 +131,16 @@ def step_cost(
     window = 1e-6 * constants.overlap_us * setting.batch
     latency, link = 1e-6 * constants.latency_us, setting.bytes_per_s(constants)
     forward = sent.busy_rows / link + max(0.0, sent.busy_ids / link - window) + 2 * latency * bool(sent.rows)
-    backward = max(0.0, (sent.busy_gradients + sent.sync + sent.dense) / link - window) + latency
+    backward = max(0.0, (sent.busy_gradients + sent.sync_early + sent.dense) / link - window) + latency
+    # A forward pass takes about half of a backward pass.
+    backward += max(0.0, sent.sync_late / link - window / 2) + latency * bool(sent.sync_late)
     update = UPDATE_PASSES * 4e-9 * hot_values / constants.lookup_gb_s
     mean = max(sent.rows + sent.gradients, 1e-9)
     return StepCost(
         ids=sent.ids,
         rows=sent.rows,
         gradients=sent.gradients,
-        sync=sent.sync,
+        sync=sent.sync_early + sent.sync_late,
         dense=sent.dense,
         messages=sent.messages,
         busiest=(sent.busy_rows + sent.busy_gradients) / mean if sent.rows else 1.0,
@@ -156,7 +160,10 @@ class _Sent:
     ids: float
     rows: float
     gradients: float
-    sync: float
+    sync_early: float
+    """Gradients of the rows that were touched, and which those are;"""
+    sync_late: float
+    """sums, which travel until the next step reads."""
     dense: float
     messages: float
     busy_ids: float
@@ -169,12 +176,12 @@ def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: C
     """Args: of: float64 [tables] each, `pair` bytes those of one rank and its owner."""
     ranks, peers = setting.ranks, setting.ranks - 1
     serving = np.unique(owners[of.rows > 0])
-    raw = 4 * float(of.coded_values.sum()) / 2 / max(len(serving), 1)  # that a rank gets from each owner, about
+    raw = 2 * float(of.decoded_values.sum()) / max(len(serving), 1)  # that a rank gets from each owner, about
     chunks = max(int(np.ceil(raw / CHUNK_BYTES)), 1)
-    header = HEADER_BYTES + PAYLOAD_BYTES
+    header, id_header = HEADER_BYTES + PAYLOAD_BYTES, 2 * HEADER_BYTES + ID_PAYLOAD_BYTES
     found: dict[str, float] = {}
     for name, pair, extra in (
-        ("ids", of.ids, 2 * HEADER_BYTES + ID_PAYLOAD_BYTES),
+        ("ids", of.ids, id_header),
         ("rows", of.rows, chunks * header),
         ("gradients", of.gradients, chunks * header),
     ):
@@ -188,11 +195,13 @@ def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: C
     a_kind = (1 if inline else 2) + 2 * chunks
     syncs = bool(of.sync_touched.any())
     dense, dense_messages = _dense(setting, constants)
-    sync_messages = 3 * peers * syncs
-    sync_headers = syncs * peers * (2 * header + 2 * HEADER_BYTES + ID_PAYLOAD_BYTES)
+    # Slots that were touched, their gradients, the union, the sums.
+    sync_messages = 4 * peers * syncs
+    each = syncs * peers * (header + id_header + LIST_BYTES)
     return _Sent(
         **found,
-        sync=float((of.sync_touched + of.sync_union + of.sync_ids).sum()) + sync_headers,
+        sync_early=float((of.sync_touched + of.sync_ids).sum()) + each,
+        sync_late=float(of.sync_union.sum()) + each,
         dense=dense,
         messages=peers / ranks * len(serving) * a_kind + sync_messages + dense_messages,
         busy_messages=peers * bool(len(serving)) * a_kind + sync_messages + dense_messages,
@@ -204,7 +213,9 @@ def _coding_s(of: Traffic, picks: Sequence[Pick], constants: Constants) -> float
     total = 0.0
     for chain in {pick.chain for pick in picks}:
         mine = np.array([pick.chain == chain for pick in picks])
-        total += sum(constants.coding_s(chain, 4 * float((of.coded_values + of.sync_values)[mine].sum())))
+        raw = (4 * float(values[mine].sum()) for values in (of.encoded_values, of.decoded_values))
+        encoding, decoding = (constants.coding_s(chain, one) for one in raw)
+        total += encoding[0] + decoding[1]
     return total
 
 

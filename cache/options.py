@@ -75,7 +75,8 @@ def options(
                 weights.rows * of.rows + weights.ids * of.ids + weights.backward * weights.rows * of.gradients
             )
             waited = waited + weights.backward * (of.sync_touched + of.sync_union + of.sync_ids)
-            coding = sum(constants.coding_s(chain, 4 * (of.coded_values + of.sync_values)))
+            coding = constants.coding_s(chain, 4 * of.encoded_values)[0]
+            coding = coding + constants.coding_s(chain, 4 * of.decoded_values)[1]
             ms = 1e3 * (waited / link + coding + update)
             for i in np.flatnonzero(ms < best):
                 best[i], picks[i] = ms[i], Pick(int(hot[i]), path, chain)

@@ -17,7 +17,7 @@ from scipy.optimize import LinearConstraint, milp
 from cache.constants import CHAINS, Constants
 from cache.cost import Pick, Setting, StepCost, plain_cost, step_cost
 from cache.options import Option, Weights, hull, options, upgrades
-from cache.traffic import Table
+from cache.traffic import Curve, Table, Traffic, traffic
 
 MARGIN = 0.02
 """Share of a step that hot rows must save by the model, or there are none: less is not worth their memory, and within
@@ -44,6 +44,11 @@ class Problem:
 
     def cost(self, picks: Sequence[Pick]) -> StepCost:
         return step_cost(self.tables, picks, self.owners, self.setting, self.constants)
+
+    def traffic_of(self, table: Table, pick: Pick) -> tuple[Curve, Traffic]:
+        """Of one table, arrays of one entry."""
+        curve = Curve(table, self.setting.batch, self.setting.ranks, np.array([float(pick.hot)]))
+        return curve, traffic(curve, pick.path, pick.chain, self.constants)
 
     def memory_of(self, picks: Sequence[Pick]) -> float:
         return sum(t.row_bytes(self.optimizer) * pick.hot for t, pick in zip(self.tables, picks, strict=True))

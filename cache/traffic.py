@@ -155,10 +155,11 @@ class Traffic:
     sync_union: Floats
     """Phase 2: their sums, to all ranks."""
     sync_ids: Floats
-    coded_values: Floats
-    """fp32 values that a rank encodes, and decodes, in the exchange of cold rows (both ways together)."""
-    sync_values: Floats
-    """The same of the sync."""
+    """Which rows these are."""
+    encoded_values: Floats
+    """fp32 values that a rank encodes in a step, cold rows, gradients and sync,"""
+    decoded_values: Floats
+    """and decodes."""
 
 
 def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_sync: bool = False) -> Traffic:
@@ -187,21 +188,22 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
     else:
         rows, gradients = of_rows.size(cells, blocks), of_gradients.size(cells, blocks)
     first, second = (curve.hot, curve.hot) if dense_sync else (curve.touched, curve.union)
-    # A rank sends each other one its share of the rows that it touched, and of the sums that it made.
+    # Rows are dealt out to the ranks that add their gradients up: a rank sends each other one its share of the rows
+    # that it touched, and all the sums that it made, which it encodes once.
     share = 1 / ranks
     sync_touched = (ranks - 1) * of_gradients.size(first * dim * share, first * share)
     sync_union = (ranks - 1) * of_gradients.size(second * dim * share, second * share)
-    id_bits = 0.0 if dense_sync else curve.touched_id_bits + curve.union_id_bits
-    sync_ids = away * constants.id_factor * id_bits / 8 + 2 * LIST_BYTES * (ranks - 1) * np.minimum(curve.touched, 1.0)
+    id_bits = np.zeros_like(curve.hot) if dense_sync else curve.touched_id_bits + curve.union_id_bits
+    cold_values = np.zeros_like(curve.hot) if path == "torchrec" else 2 * away * cells
     return Traffic(
         ids=ids,
         rows=rows,
         gradients=gradients,
         sync_touched=sync_touched,
         sync_union=sync_union,
-        sync_ids=sync_ids * np.ones_like(curve.hot),
-        coded_values=np.zeros_like(curve.hot) if path == "torchrec" else 2 * away * cells,
-        sync_values=away * (first + second) * dim,
+        sync_ids=away * constants.id_factor * id_bits / 8,
+        encoded_values=cold_values + (away * first + share * second) * dim,
+        decoded_values=cold_values + (away * first + second) * dim,
     )
 
 
