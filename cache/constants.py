@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 Direction = Literal["rows", "gradients"]
 CHAINS = ("bitpack", "huffman", "rans")
 """Lossy chains of the codec that the planner chooses from."""
@@ -23,14 +21,9 @@ class Coded:
     fixed_bytes: float
     bits_per_value: float
 
-    def size(self, values: Any, rows: Any) -> Any:
-        """Of so many values in so many rows; less than a row needs the fixed bytes less often than every time."""
-        return self.fixed_bytes * _some(rows) + values * (self.bits_per_value / 8)
-
-
-def _some(rows: Any) -> Any:
-    """Chance that a message has any row at all, of a number of rows that is about Poisson."""
-    return -np.expm1(-np.asarray(rows, np.float64))
+    def size(self, values: Any, some: Any) -> Any:
+        """Of so many values; some: chance that a message has any row of the table at all."""
+        return self.fixed_bytes * some + values * (self.bits_per_value / 8)
 
 
 @dataclass(frozen=True)
@@ -132,6 +125,8 @@ class Constants:
         numbers = {k: v for k, v in self.to_dict().items() if not isinstance(v, Mapping)}
         for name, speed in self.chains.items():
             numbers |= {f"{name} encode_mb_s": speed.encode_mb_s, f"{name} decode_mb_s": speed.decode_mb_s}
+        if "bitpack" not in self.chains or set(self.coded) - set(self.chains):
+            raise ValueError("chains need bitpack, and all that are in coded")
         for chain, tables in self.coded.items():
             if EVERY not in tables:
                 raise ValueError(f"{chain} has no entry '' for tables that were not measured")

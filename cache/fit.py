@@ -55,7 +55,14 @@ def fit(
     for name in large:
         ways = {way: fit_coded(small[name].tables, large[name].tables, way, tables, ranks) for way in _KINDS}
         coded[name] = {t: {way: ways[way][t] for way in _KINDS} for t in ways["rows"]}
-    found = replace(constants, ranks=ranks, chains=chains, coded=coded, fixed_ms=0.0, sample_us=0.0)
+    found = replace(
+        constants,
+        ranks=ranks,
+        chains={**constants.chains, **chains},
+        coded={**constants.coded, **coded},
+        fixed_ms=0.0,
+        sample_us=0.0,
+    )
     chain = next(iter(large))
     paths = {row["table"]: row["path"] for row in large[chain].tables}
     picks = [Pick(0, paths.get(table.name, "row"), chain) for table in tables]

@@ -15,7 +15,7 @@ GROWTH = 1.002
 """From one such run's last rank to the next one's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frequencies:
     """Counts of the rows of one table in the order of their ids, as runs of rows of equal count.
 

@@ -6,6 +6,7 @@ once. Rows 0 to hot - 1 are on every rank; of the others an owner has the only c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ STATE = {"sgd": (0, 0), "rowwise_adagrad": (1, 0), "adam": (0, 2)}
 """Values of the optimiser's state: for a row, and for each value of a row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """One embedding table of a job, as a rank sees it."""
 
@@ -90,7 +91,30 @@ class Curve:
     @cached_property
     def cold(self) -> Floats:
         """Distinct cold rows that a rank asks for."""
-        return float((self._chance * self.table.of.sizes).sum()) - self.touched
+        left = float((self._chance * self.table.of.sizes).sum()) - self.touched
+        return np.where(self.hot < self.table.of.rows, np.maximum(left, 0.0), 0.0)
+
+    @cached_property
+    def some_cold(self) -> Floats:
+        """Chance that a batch asks for any cold row."""
+        logs = _log_none(self._chance)
+        left = float((logs * self.table.of.sizes).sum()) - self.table.of.first(logs, self.hot)
+        return np.where(self.hot < self.table.of.rows, -np.expm1(np.minimum(left, 0.0)), 0.0)
+
+    @cached_property
+    def some_touched(self) -> Floats:
+        """Chance that the message to one of the ranks that add up hot rows' gradients has any of this table."""
+        return self._some_dealt(self._chance)
+
+    @cached_property
+    def some_union(self) -> Floats:
+        """The same of the sums that a rank sends."""
+        return self._some_dealt(self._union_chance)
+
+    def _some_dealt(self, chance: Floats) -> Floats:
+        having = np.minimum(self.hot, self.ranks)
+        logs = self.table.of.first(_log_none(chance), self.hot)
+        return having / self.ranks * -np.expm1(logs / np.maximum(having, 1.0))
 
     @cached_property
     def cold_variance(self) -> Floats:
@@ -98,38 +122,45 @@ class Curve:
         spread = self._chance * (1 - self._chance)
         return float((spread * self.table.of.sizes).sum()) - self.table.of.first(spread, self.hot)
 
-    @cached_property
+    @property
     def cold_id_bits(self) -> Floats:
-        every = float(self.table.of.rows)
-        gaps = self._gaps(self._chance)
-        return _entropy(gaps.sums(np.array([every])) - gaps.sums(self.hot))
+        sums = gap_sums(self.table, self.batch)
+        return _entropy(sums[-1] - self._first(sums))
 
-    @cached_property
+    @property
     def touched_id_bits(self) -> Floats:
-        return _entropy(self._gaps(self._chance).sums(self.hot))
+        return _entropy(self._first(gap_sums(self.table, self.batch)))
 
-    @cached_property
+    @property
     def union_id_bits(self) -> Floats:
-        return _entropy(self._gaps(self._union_chance).sums(self.hot))
+        return _entropy(self._first(gap_sums(self.table, self.batch * self.ranks)))
 
-    def _gaps(self, chance: Floats) -> _Gaps:
-        return _Gaps(self.table.of, chance)
+    def _first(self, sums: Floats) -> Floats:
+        """Of the rows 0 to hot - 1, float64 [candidates, bits]."""
+        of = self.table.of
+        run = np.minimum(np.searchsorted(of.ends, self.hot, "right") - 1, of.sizes.size - 1)
+        share = (self.hot - of.ends[run]) / of.sizes[run]
+        return sums[run] + share[:, None] * (sums[run + 1] - sums[run])
 
 
-class _Gaps:
-    """Expected gaps between ascending distinct ids, by their number of bits."""
+def _log_none(chance: Floats) -> Floats:
+    return np.log1p(-np.minimum(chance, 1 - 1e-12))
 
-    def __init__(self, of: Frequencies, chance: Floats) -> None:
-        # A gap before a row of a run is about geometric: P(gap > g) = (1 - chance)^g.
-        edges = 2.0 ** np.arange(GAP_BITS)
-        logs = np.log1p(-np.minimum(chance, 1 - 1e-12))
-        beyond = np.exp(np.outer(logs, edges - 1))  # P(gap >= 2^b), float64 [runs, bits]
-        shares = beyond - np.concatenate([beyond[:, 1:], np.zeros((chance.size, 1))], axis=1)
-        self._of, self._per_row = of, shares * chance[:, None]
 
-    def sums(self, hot: Floats) -> Floats:
-        """float64 [candidates, bits]: gaps of each size among the rows 0 to hot - 1."""
-        return np.stack([self._of.first(column, hot) for column in self._per_row.T], axis=-1)
+@functools.lru_cache(maxsize=256)
+def gap_sums(table: Table, batch: int) -> Floats:
+    """Expected gaps between ascending distinct ids of a batch, by their bits, up to the end of each run of rows.
+
+    A gap before a row of a run is about geometric: P(gap > g) = (1 - chance)^g.
+
+    Returns:
+        float64 [runs + 1, GAP_BITS]: the gaps of 2^b to 2^(b + 1) - 1.
+    """
+    chance = table.touched(batch)
+    beyond = np.exp(np.outer(_log_none(chance), 2.0 ** np.arange(GAP_BITS) - 1))  # P(gap >= 2^b)
+    beyond[:, :-1] -= beyond[:, 1:]
+    gaps = beyond * (chance * table.of.sizes)[:, None]
+    return np.concatenate([np.zeros((1, GAP_BITS)), np.cumsum(gaps, axis=0)])
 
 
 def _entropy(gaps: Floats) -> Floats:
@@ -175,24 +206,26 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
     lists = LIST_BYTES * np.minimum(curve.cold, 1.0)
     if path == "row":
         ids = constants.id_factor * curve.cold_id_bits / 8 + lists
-        cells, blocks = curve.cold * dim, curve.cold
+        cells, some = curve.cold * dim, curve.some_cold
     else:
         # A bag for each sample, also an empty one.
         left = np.minimum(curve.cold_lookups, 1.0)
-        cells, blocks = curve.batch * dim * left, curve.batch * left
+        cells, some = curve.batch * dim * left, left
         bits = np.log2(np.maximum(table.of.rows - curve.hot, 2.0)) if path == "pooled" else 8.0 * INDEX_BYTES
         lengths = 2 * lists if path == "pooled" else INDEX_BYTES * curve.batch * left
         ids = curve.cold_lookups * bits / 8 + lengths
     if path == "torchrec":
         rows = gradients = 4.0 * cells
     else:
-        rows, gradients = of_rows.size(cells, blocks), of_gradients.size(cells, blocks)
+        rows, gradients = of_rows.size(cells, some), of_gradients.size(cells, some)
+    having = np.minimum(curve.hot, ranks) / ranks
     first, second = (curve.hot, curve.hot) if dense_sync else (curve.touched, curve.union)
+    some_first, some_second = (having, having) if dense_sync else (curve.some_touched, curve.some_union)
     # Rows are dealt out to the ranks that add their gradients up: a rank sends each other one its share of the rows
     # that it touched, and all the sums that it made, which it encodes once.
     share = 1 / ranks
-    sync_touched = (ranks - 1) * of_gradients.size(first * dim * share, first * share)
-    sync_union = (ranks - 1) * of_gradients.size(second * dim * share, second * share)
+    sync_touched = (ranks - 1) * of_gradients.size(first * dim * share, some_first)
+    sync_union = (ranks - 1) * of_gradients.size(second * dim * share, some_second)
     id_bits = np.zeros_like(curve.hot) if dense_sync else curve.touched_id_bits + curve.union_id_bits
     cold_values = np.zeros_like(curve.hot) if path == "torchrec" else 2 * away * cells
     return Traffic(
