@@ -45,6 +45,8 @@ class Case:
     batch: int
     chain: str
     rate: str
+    hot: float = 0.0
+    """Share of each table's rows that every rank holds."""
 
     @property
     def calibration(self) -> tuple[int, float]:
@@ -66,6 +68,13 @@ CASES = (
     Case(32, 0.01, 2048, "huffman", "100mbit"),
 )
 """Each on 2 and on 4 hosts: 24 settings."""
+CACHE_CASES = (
+    Case(16, 0.01, 1024, "huffman", "100mbit", hot=0.01),
+    Case(16, 0.01, 1024, "huffman", "100mbit", hot=0.05),
+    Case(16, 0.01, 2048, "huffman", "50mbit", hot=0.2),
+    Case(16, 0.01, 1024, "bitpack", "100mbit", hot=1.0),
+)
+"""The same with hot rows: 8 more."""
 
 
 def run_lab(hosts: int, cases: list[Case], data: Path) -> list[dict[str, Any]]:
@@ -106,6 +115,7 @@ def table(rows: list[dict[str, Any]]) -> Grid:
     for row in rows:
         kb, ms = row["measured_kb"], row["measured_ms"]
         cells = [row["hosts"], row["rate"], row["dim"], row["batch"], f"{row['row_bound']:.0%}", row["chain"]]
+        cells.append(f"{row['hot']:.0%}")
         numbers = [f"{kb:.1f}", f"{row['predicted_kb']:.1f}", f"{row['predicted_kb'] / kb - 1:+.1%}"]
         numbers += [f"{ms:.1f}", f"{row['predicted_ms']:.1f}", f"{row['predicted_ms'] / ms - 1:+.1%}"]
         grid.add_row(*map(str, cells), *numbers)
@@ -128,9 +138,11 @@ def bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 @click.option("--workers", default="2,4", help="Hosts of the labs, one after the other.")
 @click.option("--only", default="", metavar="DIM:BOUND", help="Settings of one calibration, such as 16:0.01.")
-def main(out: Path, workers: str, only: str) -> None:
+@click.option("--cache/--no-cache", default=True, help="Settings with hot rows too.")
+def main(out: Path, workers: str, only: str, cache: bool) -> None:
     """Measure all settings; the result is written after each lab."""
-    cases = [case for case in CASES if not only or only == f"{case.dim}:{case.row_bound}"]
+    every = (*CASES, *(CACHE_CASES if cache else ()))
+    cases = [case for case in every if not only or only == f"{case.dim}:{case.row_bound}"]
     for case in cases:
         bits_per_second(case.rate)
     rows: list[dict[str, Any]] = []

@@ -6,6 +6,7 @@ import gc
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main() -> None:
     rows = []
     for cases in by_calibration([Case(**case) for case in plan["cases"]]).values():
         set_rate(UNSHAPED)
-        constants = calibrate(job_of(cases[0], BATCH, dataset), dataset, torch.device("cpu"), say)
+        constants = calibrate(job_of(replace(cases[0], hot=0.0), BATCH, dataset), dataset, torch.device("cpu"), say)
         for case in cases:
             rows.append(take(case, constants, dataset))
             say(json.dumps(rows[-1]))
@@ -58,9 +59,12 @@ def take(case: Case, constants: Constants, dataset: Dataset) -> dict[str, Any]:
     gc.collect()
     workload, ranks = read_workload(job, dataset), dist.get_world_size()
     mbit = bits_per_second(case.rate) / 1e6
-    picks = [Pick(0, "row", case.chain)] * len(workload.tables)
+    hot = hot_rows(case, dataset)
+    picks = [Pick(hot[table.name], "row", case.chain) for table in workload.tables]
     cost = step_cost(workload.tables, picks, workload.owners(ranks), workload.setting(ranks, mbit), constants)
     kinds = {"ids": cost.ids, "output_dist": cost.rows, "gradients": cost.gradients, "dense": cost.dense}
+    if case.hot:
+        kinds["replica"] = cost.sync
     wire = found["wire_bytes"]
     return {
         "hosts": ranks,
@@ -79,7 +83,14 @@ def job_of(case: Case, batch: int, dataset: Dataset) -> Job:
     sets = [f"train.batch_size={batch}", f"model.embedding_dim={case.dim}", "exchange.codec=thin"]
     sets += ["exchange.dense=thin", f"exchange.chain={case.chain}", "exchange.path=row"]
     sets += [f"exchange.row_bound={case.row_bound}", f"exchange.gradient_bound={case.row_bound / 2}"]
+    if case.hot:
+        sets.append(f"cache.hot_rows={json.dumps(hot_rows(case, dataset))}")
     return load_config(assignments=sets).job(str(dataset.path))
+
+
+def hot_rows(case: Case, dataset: Dataset) -> dict[str, int]:
+    """By table; a share of 1 is all of them."""
+    return {table: int(case.hot * rows) for table, rows in dataset.table_rows.items()}
 
 
 def set_rate(rate: str) -> None:
