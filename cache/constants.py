@@ -60,6 +60,10 @@ class Constants:
     """Rows that a rank gathers from, or adds to, a table in memory."""
     id_factor: float = 1.1
     """Bytes of ids over the entropy of their gaps."""
+    spread: float = 0.25
+    """Power of a row's lookups that the sum of its gradients goes with, see `cache.spread`; of the demo model."""
+    sync_factor: float = 1.17
+    """Bits of a gradient of a hot row in the sync over those that its lookups let expect; of the demo model."""
     dense_bits: float = 8.0
     """Of a gradient of the MLPs on the wire, by the thin exchange of dense gradients."""
     chains: Mapping[str, Chain] = field(

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.constants import Constants
-from cache.traffic import LIST_BYTES, Curve, Table, Traffic, traffic
+from cache.lookups import Curve, Table
+from cache.traffic import LIST_BYTES, Traffic, traffic
 
 Floats = NDArray[np.float64]
 HEADER_BYTES = 24
@@ -180,19 +181,21 @@ def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: C
     chunks = max(int(np.ceil(raw / CHUNK_BYTES)), 1)
     header, id_header = HEADER_BYTES + PAYLOAD_BYTES, 2 * HEADER_BYTES + ID_PAYLOAD_BYTES
     found: dict[str, float] = {}
-    for name, pair, extra in (
-        ("ids", of.ids, id_header),
-        ("rows", of.rows, chunks * header),
-        ("gradients", of.gradients, chunks * header),
+    # An owner is told that nothing is asked of it, too.
+    asked = np.unique(owners)
+    for name, pair, extra, ranks_of in (
+        ("ids", of.ids, id_header, asked),
+        ("rows", of.rows, chunks * header, serving),
+        ("gradients", of.gradients, chunks * header, serving),
     ):
-        owned = np.array([pair[owners == rank].sum() + extra for rank in serving])
+        owned = np.array([pair[owners == rank].sum() + extra for rank in ranks_of])
         total = float(owned.sum())
         found[name] = peers / ranks * total
         # The busiest owner sends to all others, and itself gets what others own; a rank that owns nothing gets all.
-        gets = total - owned.min(initial=np.inf) if len(serving) == ranks else total
+        gets = total - owned.min(initial=np.inf) if len(ranks_of) == ranks else total
         found[f"busy_{name}"] = float(max((peers * owned).max(initial=0.0), gets)) if peers else 0.0
-    inline = found["ids"] * ranks / max(peers * len(serving), 1) <= INLINE_BYTES
-    a_kind = (1 if inline else 2) + 2 * chunks
+    inline = found["ids"] * ranks / max(peers * len(asked), 1) <= INLINE_BYTES
+    for_ids, for_rows = (1 if inline else 2), 2 * chunks
     syncs = bool(of.sync_touched.any())
     dense, dense_messages = _dense(setting, constants)
     # Slots that were touched, their gradients, the union, the sums.
@@ -203,8 +206,8 @@ def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: C
         sync_early=float((of.sync_touched + of.sync_ids).sum()) + each,
         sync_late=float(of.sync_union.sum()) + each,
         dense=dense,
-        messages=peers / ranks * len(serving) * a_kind + sync_messages + dense_messages,
-        busy_messages=peers * bool(len(serving)) * a_kind + sync_messages + dense_messages,
+        messages=peers / ranks * (len(asked) * for_ids + len(serving) * for_rows) + sync_messages + dense_messages,
+        busy_messages=peers * (for_ids + bool(len(serving)) * for_rows) + sync_messages + dense_messages,
     )
 
 

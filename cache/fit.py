@@ -11,7 +11,8 @@ import numpy as np
 
 from cache.constants import EVERY, Chain, Coded, Constants, Direction
 from cache.cost import ID_PAYLOAD_BYTES, Pick, Setting, step_cost
-from cache.traffic import LIST_BYTES, Curve, Table
+from cache.lookups import Curve, Table
+from cache.traffic import LIST_BYTES
 
 LEAST_SECTION_BYTES = 20.0
 """Of a table in a message: its descriptor."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from cache.constants import Constants
 from cache.cost import UPDATE_PASSES, Pick, Setting, StepCost
-from cache.traffic import Curve, Floats, Table, candidates, traffic
+from cache.lookups import Curve, Floats, Table, candidates
+from cache.traffic import traffic
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from scipy.optimize import LinearConstraint, milp
 
 from cache.constants import CHAINS, Constants
 from cache.cost import Pick, Setting, StepCost, plain_cost, step_cost
+from cache.lookups import Curve, Table
 from cache.options import Option, Weights, hull, options, upgrades
-from cache.traffic import Curve, Table, Traffic, traffic
+from cache.traffic import Traffic, traffic
 
 MARGIN = 0.02
 """Share of a step that hot rows must save by the model, or there are none: less is not worth their memory, and within

@@ -9,7 +9,7 @@ import torch
 
 from cache.cost import Setting
 from cache.frequency import Frequencies
-from cache.traffic import Table
+from cache.lookups import Table
 from pipelines.dataset import Dataset
 from pipelines.job import Job
 from pipelines.model import TABLE_MARK, build_model, table_configs

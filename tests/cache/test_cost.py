@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from cache.constants import EVERY, Chain, Coded, Constants
 from cache.cost import Pick, Setting, plain_cost, step_cost
 from cache.frequency import Frequencies
-from cache.traffic import Curve, Table, candidates, traffic
+from cache.lookups import Curve, Table, candidates
+from cache.traffic import traffic
 
 EXACT = Constants(
     chains={"raw": Chain(1000, 1000), "bitpack": Chain(1000, 1000)},
     coded={"bitpack": {EVERY: {"rows": Coded(0.0, 8.0), "gradients": Coded(0.0, 4.0)}}},
     id_factor=1.0,
+    spread=0.0,
+    sync_factor=1.0,
 )
 """A byte a value of rows, half a byte of gradients."""
 LAW = Table("a", 4, Frequencies.power_law(2000, 1.1))
@@ -75,6 +78,18 @@ def test_a_very_hot_row_costs_as_many_bytes_replicated_as_fetched() -> None:
     of = traffic(Curve(every, 10_000, 4, np.array([0.0, 10.0])), "row", "bitpack", same)
     fetched, replicated = 3 / 4 * (of.rows + of.gradients)[0], (of.sync_touched + of.sync_union)[1]
     assert replicated == pytest.approx(fetched)
+
+
+def test_without_the_hot_rows_a_relative_bound_is_finer() -> None:
+    """The largest gradients are theirs, and set the range: what is left takes more bits a value."""
+    law = replace(EXACT, spread=0.5)
+    curve = Curve(LAW, 2000, 4, np.array([0.0, 20.0, 200.0]))
+    of = traffic(curve, "row", "bitpack", law)
+    bits = 8 * of.gradients / (curve.cold * 4)
+    assert bits[0] == pytest.approx(4, rel=1e-6)  # as measured without hot rows
+    assert bits[0] < bits[1] < bits[2]
+    hot_bits = 8 * of.sync_touched[1:] / (3 / 4 * curve.touched[1:] * 4)
+    assert (hot_bits > 4).all()
 
 
 def test_touched_only_sends_less_than_dense() -> None:

@@ -12,7 +12,7 @@ from cache.constants import EVERY, Chain, Coded, Constants
 from cache.cost import Pick, Setting, step_cost
 from cache.fit import Measured, fit
 from cache.frequency import Frequencies
-from cache.traffic import Curve, Table
+from cache.lookups import Curve, Table
 
 TABLES = [Table("a", 8, Frequencies.power_law(5000, 1.1)), Table("b", 8, Frequencies.power_law(900, 0.9))]
 TABLES.append(Table("tiny", 8, Frequencies.of([5, 5])))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from cache.constants import EVERY, Chain, Coded, Constants
 from cache.cost import Pick, Setting
 from cache.frequency import Frequencies
+from cache.lookups import Table
 from cache.options import Option, hull
 from cache.plan import Problem, best_batch, exact, greedy, make_plan, menus, over_memory, samples_per_s
-from cache.traffic import Table
 
 FAST = Constants(
     fixed_ms=1.0,
