@@ -17,7 +17,7 @@ _SURE = np.nextafter(1.0, 0.0)
 def touched(of: Frequencies, lookups: float, share: float | None = None) -> NDArray[np.float64]:
     """float64 [runs]: chance that a row of the run is in a batch of so many lookups, 1 - (1 - p)^lookups.
 
-    This is the expected number of distinct rows that arXiv 2411.01611 counts communication by. Only the mean length of
+    Its sum is the expected number of distinct rows, from which communication follows (arXiv 2411.01611). Only the mean length of
     bags matters to it: `lookups` is batch * mean bag length, and lookups are taken for independent.
 
     Args:
