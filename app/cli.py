@@ -14,6 +14,7 @@ import click
 from app.bench_cli import bench
 from app.cli_parts import PATH, check_json, config_options, examples, json_option, write_json
 from app.errors import LostError
+from app.plan_cli import calibrate, plan
 from app.search_cli import analyze, report, tune
 from pipelines.errors import UserError
 from pipelines.job import DivergedError
@@ -275,7 +276,7 @@ def command_line() -> str:
     return shlex.join(["thinwire", *sys.argv[1:]])
 
 
-for command in (bench, analyze, tune, report):
+for command in (bench, analyze, tune, report, plan, calibrate):
     cli.add_command(command)
 
 

@@ -7,7 +7,7 @@ from compression.exchange.choose import choose_path, path_bytes
 from compression.exchange.config import Direction, ExchangeConfig, TablePolicy
 from compression.exchange.dense import DenseExchange, dense_hook
 from compression.exchange.errors import BoundError, ExchangeError
-from compression.exchange.sharders import exchange_report, scale_bounds, set_link, thin_sharders
+from compression.exchange.sharders import exchange_report, scale_bounds, set_link, thin_sharders, use_chain
 from compression.exchange.warm_up import warm_up
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "scale_bounds",
     "set_link",
     "thin_sharders",
+    "use_chain",
     "warm_up",
 ]

@@ -93,3 +93,8 @@ class Link:
         """From the next message on, bounds so many times as large as the config's."""
         self.rows.scale_bounds(rows)
         self.gradients.scale_bounds(gradients)
+
+    def use_chain(self, chain: str) -> None:
+        """From the next message on, both directions."""
+        self.rows.use_chain(chain)
+        self.gradients.use_chain(chain)

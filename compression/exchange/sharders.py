@@ -215,6 +215,19 @@ def scale_bounds(model: nn.Module, rows: float = 1.0, gradients: float = 1.0) ->
         link.scale_bounds(rows, gradients)
 
 
+def use_chain(model: nn.Module, chain: str) -> None:
+    """Code all tables of the thin exchanges of a model by one chain of the codec from the next message on, to measure
+    it; all ranks must be told between the same two steps. Which chain it is does not change what arrives, if it is a
+    lossy one.
+
+    Raises:
+        ValueError: no such chain.
+    """
+    Direction(codec=chain)
+    for link in links(model):
+        link.use_chain(chain)
+
+
 def links(model: nn.Module) -> list[Any]:
     """The links of all thin exchanges of a model, and what else its modules send through such channels: their
     `thin_links`, which have a link's `stats`, `set_rate` and `scale_bounds`."""

@@ -133,6 +133,12 @@ class TableChannel:
         """From the next message on, bounds so many times as large as the stated ones; 0 = bit for bit."""
         self._coding = self._stated.scaled(factor)
 
+    def use_chain(self, chain: str) -> None:
+        """From the next message on, code all tables by this chain."""
+        chains = [chain] * len(self.names)
+        self._stated = replace(self._stated, chains=chains)
+        self._coding = replace(self._coding, chains=chains)
+
     def post(self, incoming: Sequence[Span], outgoing: Sequence[Span]) -> TableMessages:
         """Expect tables from all ranks, before any are sent; an entry a rank, the own one is not looked at."""
         return TableMessages(self, incoming, outgoing)

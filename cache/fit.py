@@ -1,0 +1,159 @@
+"""Constants from what was measured: steps at two batch sizes, by each chain."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cache.constants import EVERY, Chain, Coded, Constants, Direction
+from cache.cost import ID_PAYLOAD_BYTES, Pick, Setting, step_cost
+from cache.lookups import Curve, Table
+from cache.traffic import LIST_BYTES
+
+LEAST_SECTION_BYTES = 20.0
+"""Of a table in a message: its descriptor."""
+GROWS = 1.15
+"""A table that the larger batch has so many times more rows of tells fixed bytes from bytes a value."""
+_KINDS: dict[Direction, str] = {"rows": "output_dist", "gradients": "gradients"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of a run of some steps at one batch size, means over ranks and steps."""
+
+    batch: int
+    step_ms: float
+    tables: Sequence[Mapping[str, Any]]
+    """As `exchange_report` has them, by the tables' own names."""
+    ids_bytes: float
+    dense_bytes: float
+
+
+def fit(
+    constants: Constants,
+    tables: Sequence[Table],
+    owners: Sequence[int],
+    setting: Setting,
+    small: Mapping[str, Measured],
+    large: Mapping[str, Measured],
+    local_ms: tuple[float, float],
+) -> Constants:
+    """All of the constants that steps tell.
+
+    Args:
+        constants: link and memory, already measured; the others are replaced.
+        setting: of the runs, with the batch of `large`.
+        small, large: by chain, at two batch sizes. The first chain is that of which the step was timed.
+        local_ms: step at the two batch sizes with TorchRec's exchange of local data.
+    """
+    ranks = setting.ranks
+    chains = {name: _speed(large[name].tables) for name in large}
+    coded: dict[str, dict[str, dict[str, Coded]]] = {}
+    for name in large:
+        ways = {way: fit_coded(small[name].tables, large[name].tables, way, tables, ranks) for way in _KINDS}
+        coded[name] = {t: {way: ways[way][t] for way in _KINDS} for t in ways["rows"]}
+    found = replace(
+        constants,
+        ranks=ranks,
+        chains={**constants.chains, **chains},
+        coded={**constants.coded, **coded},
+        fixed_ms=0.0,
+        sample_us=0.0,
+    )
+    chain = next(iter(large))
+    paths = {row["table"]: row["path"] for row in large[chain].tables}
+    picks = [Pick(0, paths.get(table.name, "row"), chain) for table in tables]
+    found = replace(
+        found,
+        id_factor=_id_factor(tables, picks, owners, setting, large[chain]),
+        dense_bits=_dense_bits(setting, large[chain].dense_bytes) or found.dense_bits,
+    )
+    pair = small[chain], large[chain]
+    rests = [step_cost(tables, picks, owners, replace(setting, batch=one.batch), found).step_ms for one in pair]
+    batches = (pair[0].batch, pair[1].batch)
+    fixed, sample = _line(batches, [one.step_ms - rest for one, rest in zip(pair, rests, strict=True)])
+    local_fixed, local_sample = _line(batches, list(local_ms))
+    return replace(
+        found, fixed_ms=fixed, sample_us=1e3 * sample, local_fixed_ms=local_fixed, local_sample_us=1e3 * local_sample
+    )
+
+
+def _line(batches: tuple[int, int], ms: Sequence[float]) -> tuple[float, float]:
+    """(fixed, a sample) through two points; neither below 0."""
+    sample = max((ms[1] - ms[0]) / (batches[1] - batches[0]), 0.0)
+    fixed = ms[1] - sample * batches[1]
+    return (fixed, sample) if fixed >= 0 else (0.0, ms[1] / batches[1])
+
+
+def fit_coded(
+    small: Sequence[Mapping[str, Any]],
+    large: Sequence[Mapping[str, Any]],
+    way: Direction,
+    tables: Sequence[Table],
+    ranks: int,
+) -> dict[str, Coded]:
+    """A line through the two batch sizes for each table, and the medians for all others.
+
+    A table of so few rows that all are in every batch shows one point; it gets the median bits a value.
+    """
+    kind = _KINDS[way]
+    points: dict[str, tuple[float, float, float, float]] = {}
+    before = {row["table"]: row for row in small}
+    for row in large:
+        first = before.get(row["table"])
+        if first is None or not row[f"{kind}_raw_bytes"]:
+            continue
+        # Means over ranks of what was sent; one rank has the table and sends it to each of the others.
+        scale = ranks / (ranks - 1)
+        n0, n1 = (scale * one[f"{kind}_raw_bytes"] / 4 for one in (first, row))
+        b0, b1 = (scale * one[f"{kind}_bytes"] for one in (first, row))
+        points[row["table"]] = n0, n1, b0, b1
+    slopes = {name: (b1 - b0) / (n1 - n0) for name, (n0, n1, b0, b1) in points.items() if n1 > GROWS * n0 and b1 > b0}
+    middle = statistics.median(slopes.values()) if slopes else 0.5
+    found = {}
+    for name, (_, values, _, sent) in points.items():
+        slope = slopes.get(name, middle)
+        fixed = sent - slope * values
+        if fixed < LEAST_SECTION_BYTES:
+            fixed = min(LEAST_SECTION_BYTES, sent)
+            slope = (sent - fixed) / values
+        found[name] = Coded(fixed, 8 * slope)
+    known = list(found.values()) or [Coded(150.0, 8 * middle)]
+    found[EVERY] = Coded(statistics.median(of.fixed_bytes for of in known), 8 * middle)
+    for table in tables:
+        found.setdefault(table.name, found[EVERY])
+    return found
+
+
+def _speed(rows: Sequence[Mapping[str, Any]]) -> Chain:
+    # A rank encodes the rows that it sends and decodes those that it gets, which on the mean are as many.
+    raw = sum(row["output_dist_raw_bytes"] + row["gradients_raw_bytes"] for row in rows) * 1e-6
+    encode, decode = (sum(row[key] for row in rows) * 1e-3 for key in ("encode_ms", "decode_ms"))
+    return Chain(raw / max(encode, 1e-9), raw / max(decode, 1e-9))
+
+
+def _id_factor(
+    tables: Sequence[Table], picks: Sequence[Pick], owners: Sequence[int], setting: Setting, measured: Measured
+) -> float:
+    away = (setting.ranks - 1) / setting.ranks
+    entropy = lists = 0.0
+    for table, pick in zip(tables, picks, strict=True):
+        curve = Curve(table, setting.batch, setting.ranks, np.zeros(1))
+        if pick.path != "row":
+            return 1.1  # what all ids of bags take is not told from the others
+        entropy += away * float(curve.cold_id_bits[0]) / 8
+        lists += away * LIST_BYTES
+    headers = away * len(set(owners)) * (48 + ID_PAYLOAD_BYTES)
+    return max((measured.ids_bytes - headers - lists) / entropy, 0.5)
+
+
+def _dense_bits(setting: Setting, sent: float) -> float:
+    """0 where nothing is sent by the thin exchange."""
+    if setting.dense == "none" or setting.ranks == 1 or not setting.dense_values:
+        return 0.0
+    away = (setting.ranks - 1) / setting.ranks
+    return 8 * max(sent - 2 * (setting.ranks - 1) * 44, 0.0) / (2 * away * setting.dense_values)

@@ -1,0 +1,121 @@
+"""Some steps of a job as it would train, and what they cost: time, bytes by kind, and what each table sent."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec.datasets.utils import Batch
+
+from pipelines.dataset import Dataset
+from pipelines.groups import Groups
+from pipelines.job import Job
+from pipelines.loader import Loader
+from pipelines.metrics import KINDS
+from pipelines.metrics.thin import merge_tables
+from pipelines.trainable import Trainable, build_trainable
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How long to measure."""
+
+    settle: int
+    """Steps before, in which rows begin to move away from their first values."""
+    count: int
+    steps: int
+    """In a window."""
+
+
+class Steps:
+    """A job's model on this rank, its batches ready in memory. All ranks must make it at once.
+
+    Args:
+        seconds: of batches that are kept, and come again, so that the loader takes no part: so many of them.
+    """
+
+    def __init__(self, job: Job, dataset: Dataset, device: torch.device, batches: int, groups: Groups | None = None):
+        self.trainable: Trainable = build_trainable(job, dataset, device, groups)
+        self._batches = load(job, dataset, device, batches)
+        self._feed = self._cycle()
+        self.device = device
+
+    def _cycle(self) -> Iterator[Batch]:
+        while True:
+            yield from self._batches
+
+    def step(self) -> None:
+        self.trainable.pipeline.progress(self._feed)
+
+    def window(self, steps: int) -> float:
+        """Milliseconds a step, of the slowest rank."""
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        worst = torch.tensor([time.perf_counter() - start], dtype=torch.float64, device=self.device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        return 1000 * float(worst) / steps
+
+    def measure(self, windows: Windows) -> dict[str, Any]:
+        """The same on all ranks.
+
+        Returns:
+            `step_ms` (median of the windows), `windows_ms`, `wire_bytes` by kind (mean over ranks, a step), `tables`
+            (as `exchange_report` has them, means over ranks).
+        """
+        for _ in range(windows.settle):
+            self.step()
+        self.trainable.groups.wire.take()
+        for stats in self.trainable.exchange_stats:
+            stats.reset()
+        times = [self.window(windows.steps) for _ in range(windows.count)]
+        return {
+            "step_ms": statistics.median(times),
+            "windows_ms": [round(ms, 3) for ms in times],
+            "wire_bytes": self._wire(windows.count * windows.steps),
+            "tables": self._tables(),
+        }
+
+    def _wire(self, steps: int) -> dict[str, float]:
+        # The barrier and the all-reduce of a window are not sent through the groups that count.
+        wire = self.trainable.groups.wire.take().to(self.device)
+        dist.all_reduce(wire)
+        return dict(zip(KINDS, (wire / (steps * dist.get_world_size())).tolist(), strict=True))
+
+    def _tables(self) -> list[dict[str, Any]]:
+        own = [row for stats in self.trainable.exchange_stats for row in stats.rows()]
+        gathered: list[list[dict[str, Any]]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(gathered, own)
+        ranks = dist.get_world_size()
+        merged = merge_tables(gathered)
+        for row in merged:
+            for key, value in row.items():
+                if isinstance(value, float) and not key.endswith(("ratio", "share")):
+                    row[key] = value / ranks
+        return merged
+
+
+def load(job: Job, dataset: Dataset, device: torch.device, count: int) -> Sequence[Batch]:
+    """This rank's first batches of the first epoch, fewer if an epoch has fewer."""
+    loader = Loader(
+        dataset,
+        job.data.train_split,
+        batch_size=job.train.batch_size,
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        shuffle=job.data.shuffle,
+        seed=job.train.seed,
+        table_rows=job.model.table_rows,
+    )
+    stream = loader.train_batches(0)
+    batches = [batch.to(device) for batch, _ in zip(stream, range(count), strict=False)]
+    stream.close()
+    return batches
