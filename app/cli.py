@@ -192,8 +192,8 @@ def export(run: str, out: Path, json_file: Path | None) -> None:
               show_default="exchange.codec=none, TorchRec in fp32", help="What only the baseline changes; "
               "repeatable.")  # fmt: skip
 @click.option("--candidate", multiple=True, metavar="SECTION.KEY=VALUE",
-              default=["exchange.codec=thin", "exchange.dense=thin"], show_default=True,
-              help="What only the candidate changes; repeatable.")  # fmt: skip
+              help="What only the candidate changes; repeatable.  [default: exchange.codec=thin, exchange.dense=thin, "
+              "and what `thinwire plan` chooses]")  # fmt: skip
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Pairs, from train.seed on.")
 @json_option
 def compare(
@@ -226,7 +226,7 @@ def compare(
     comparison = configure(preset, config_file, (*assignments, *named), data, changes, seeds)
     console = Console(width=None if sys.stdout.isatty() else 120)
     result = run_comparison(comparison, preset=preset, command=command_line(), console=console)
-    console.print(table(result, comparison.changes))
+    console.print(table(result, result["changes"]))
     for key in ("report", "dashboard"):
         console.print(f"{key:<10} {result[key]}", highlight=False, soft_wrap=True)
     write_json(json_file, result)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,20 @@ from app.compare_worker import CompareSettings, compare
 from app.config import RunConfig, load_config
 from app.data import open_dataset
 from app.exchange_choice import compile_ahead
+from app.plan_choice import planned
 from app.progress import data_progress
 from app.ready import check_job, check_run_folder, ready_cluster
 from app.storage import local_storage, resolve_storage
 from app.tracked_run import closed_at_the_end, flat_params, log_exchange_tables, open_tracked_run
 from app.tracking import RunHandle
 from app.workers import WorkerGroup, run_workers
+from cache.constants import Constants
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.options import ExchangeOptions
 from pipelines.qcomms import qcomm_codecs
 
+CANDIDATE = ("exchange.codec=thin", "exchange.dense=thin")
 MAY_DIFFER = ("exchange", "bounds", "cache", "sharding", "optim")
 """Sections of the configuration in which the arms may differ: others would give them other work."""
 
@@ -46,6 +49,8 @@ class Comparison:
     changes: dict[str, str]
     """What each arm changes, for people."""
     seeds: tuple[int, ...]
+    planned: bool = False
+    """The candidate is to have what the planner chooses."""
 
     @property
     def base(self) -> RunConfig:
@@ -66,6 +71,8 @@ def configure(
         UserError: a wrong key or value, or arms that would do other work.
     """
     overrides: dict[str, dict[str, Any]] = {"data": {"path": data, "synthetic": None}} if data else {}
+    given = changes
+    changes = {**given, ARMS[1]: given[ARMS[1]] or CANDIDATE}
     arms = {arm: load_config(preset, file, [*assignments, *changes[arm]], overrides=overrides) for arm in ARMS}
     a, b = (config.model_dump() for config in arms.values())
     for section in a:
@@ -79,7 +86,18 @@ def configure(
         raise UserError("both arms are the same", where="--candidate", fix="for example exchange.codec=int8")
     first = arms[ARMS[0]].train.seed
     texts = {arm: describe(changes[arm], arms[arm].exchange) for arm in ARMS}
-    return Comparison(arms, texts, tuple(range(first, first + seeds)))
+    return Comparison(arms, texts, tuple(range(first, first + seeds)), planned=not given[ARMS[1]])
+
+
+def with_plan(comparison: Comparison, dataset: Dataset, console: Console) -> Comparison:
+    """The comparison with what the planner chooses for its candidate, if it is to."""
+    if not comparison.planned:
+        return comparison
+    candidate = ARMS[1]
+    config, text = planned(comparison.arms[candidate], dataset, Constants())
+    console.print(f"plan   {text}", highlight=False, soft_wrap=True)
+    changes = comparison.changes | {candidate: f"{comparison.changes[candidate]}; plan: {text.partition(' (')[0]}"}
+    return replace(comparison, arms=comparison.arms | {candidate: config}, changes=changes)
 
 
 def describe(changes: tuple[str, ...], exchange: ExchangeOptions) -> str:
@@ -95,7 +113,7 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
     are kept and reported too.
 
     Returns:
-        `compare_result.summarise`, with `folder`, `report`, `mlflow_run_id`, `dashboard` and `seconds`.
+        `compare_result.summarise`, with `changes`, `folder`, `report`, `mlflow_run_id`, `dashboard` and `seconds`.
 
     Raises:
         UserError: something that the user gave is wrong; nothing has been trained.
@@ -111,6 +129,7 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
     check_run_folder(run_folder, resume=False)
     with data_progress(console) as progress:
         dataset = open_dataset(config, progress)
+    comparison = with_plan(comparison, dataset, console)
     jobs = {arm: one.job(str(dataset.path)) for arm, one in comparison.arms.items()}
     check_job(jobs[ARMS[0]], dataset, config.cluster.workers)
     found: dict[str, Any] = {}
@@ -146,6 +165,7 @@ def run_comparison(comparison: Comparison, *, preset: str | None, command: str, 
     finally:
         ray.shutdown()
     return found | {
+        "changes": comparison.changes,
         "folder": str(folder),
         "report": str(folder / REPORT),
         "mlflow_run_id": parent.run_id,
