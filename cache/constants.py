@@ -60,6 +60,8 @@ class Constants:
     """Rows that a rank gathers from, or adds to, a table in memory."""
     id_factor: float = 1.1
     """Bytes of ids over the entropy of their gaps."""
+    id_list_bytes: float = 5.0
+    """Of each list of ids among others."""
     spread: float = 0.25
     """Power of a row's lookups that the sum of its gradients goes with, see `cache.spread`; of the demo model."""
     sync_factor: float = 1.17

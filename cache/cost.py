@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cache.constants import Constants
 from cache.lookups import Curve, Table
-from cache.traffic import LIST_BYTES, Traffic, traffic
+from cache.traffic import Traffic, traffic
 
 Floats = NDArray[np.float64]
 HEADER_BYTES = 24
@@ -200,7 +200,7 @@ def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: C
     dense, dense_messages = _dense(setting, constants)
     # Slots that were touched, their gradients, the union, the sums.
     sync_messages = 4 * peers * syncs
-    each = syncs * peers * (header + id_header + LIST_BYTES)
+    each = syncs * peers * (header + id_header + constants.id_list_bytes)
     return _Sent(
         **found,
         sync_early=float((of.sync_touched + of.sync_ids).sum()) + each,

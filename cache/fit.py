@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from cache.constants import EVERY, Chain, Coded, Constants, Direction
-from cache.cost import ID_PAYLOAD_BYTES, Pick, Setting, step_cost
+from cache.cost import HEADER_BYTES, ID_PAYLOAD_BYTES, Pick, Setting, step_cost
 from cache.lookups import Curve, Table
-from cache.traffic import LIST_BYTES
 
 LEAST_SECTION_BYTES = 20.0
 """Of a table in a message: its descriptor."""
+MOST_LIST_BYTES = 40.0
 GROWS = 1.15
 """A table that the larger batch has so many times more rows of tells fixed bytes from bytes a value."""
 _KINDS: dict[Direction, str] = {"rows": "output_dist", "gradients": "gradients"}
@@ -69,7 +69,7 @@ def fit(
     picks = [Pick(0, paths.get(table.name, "row"), chain) for table in tables]
     found = replace(
         found,
-        id_factor=_id_factor(tables, picks, owners, setting, large[chain]),
+        **_ids(found, tables, picks, owners, setting, (small[chain], large[chain])),
         dense_bits=_dense_bits(setting, large[chain].dense_bytes) or found.dense_bits,
     )
     pair = small[chain], large[chain]
@@ -136,19 +136,31 @@ def _speed(rows: Sequence[Mapping[str, Any]]) -> Chain:
     return Chain(raw / max(encode, 1e-9), raw / max(decode, 1e-9))
 
 
-def _id_factor(
-    tables: Sequence[Table], picks: Sequence[Pick], owners: Sequence[int], setting: Setting, measured: Measured
-) -> float:
+def _ids(
+    constants: Constants,
+    tables: Sequence[Table],
+    picks: Sequence[Pick],
+    owners: Sequence[int],
+    setting: Setting,
+    pair: tuple[Measured, Measured],
+) -> dict[str, Any]:
+    """What a list takes, and bytes over entropy, from two batch sizes; as they are if not only distinct ids travel."""
+    if any(pick.path != "row" for pick in picks):
+        return {}
     away = (setting.ranks - 1) / setting.ranks
-    entropy = lists = 0.0
-    for table, pick in zip(tables, picks, strict=True):
-        curve = Curve(table, setting.batch, setting.ranks, np.zeros(1))
-        if pick.path != "row":
-            return 1.1  # what all ids of bags take is not told from the others
-        entropy += away * float(curve.cold_id_bits[0]) / 8
-        lists += away * LIST_BYTES
-    headers = away * len(set(owners)) * (48 + ID_PAYLOAD_BYTES)
-    return max((measured.ids_bytes - headers - lists) / entropy, 0.5)
+    headers = away * len(set(owners)) * (2 * HEADER_BYTES + ID_PAYLOAD_BYTES)
+    entropies, sent = [], []
+    for one in pair:
+        curves = [Curve(table, one.batch, setting.ranks, np.zeros(1)) for table in tables]
+        entropies.append(away * sum(float(curve.cold_id_bits[0]) for curve in curves) / 8)
+        sent.append(one.ids_bytes - headers)
+    factor = (sent[1] - sent[0]) / max(entropies[1] - entropies[0], 1e-9)
+    lists = away * len(tables)
+    each = (sent[1] - factor * entropies[1]) / lists
+    if factor <= 0 or not 0 <= each <= MOST_LIST_BYTES:
+        each = constants.id_list_bytes
+        factor = max((sent[1] - each * lists) / entropies[1], 0.5)
+    return {"id_factor": factor, "id_list_bytes": each}
 
 
 def _dense_bits(setting: Setting, sent: float) -> float:

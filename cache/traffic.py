@@ -10,8 +10,6 @@ from cache.constants import Coded, Constants
 from cache.lookups import Curve, Floats
 from cache.spread import gradient_bits
 
-LIST_BYTES = 3.0
-"""Count and tag of a list of ids among others."""
 INDEX_BYTES = 4
 """Of an id or a length that TorchRec sends."""
 LEAST_BITS = 0.05
@@ -60,7 +58,7 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
     table, dim, ranks = curve.table, curve.table.dim, curve.ranks
     away = (ranks - 1) / ranks
     of_rows, of_gradients = (constants.of(chain, table.name, way) for way in ("rows", "gradients"))
-    lists = LIST_BYTES * np.minimum(curve.cold, 1.0)
+    lists = constants.id_list_bytes * np.minimum(curve.cold, 1.0)
     if path == "row":
         ids = constants.id_factor * curve.cold_id_bits / 8 + lists
         cells, some = curve.cold * dim, curve.some_cold

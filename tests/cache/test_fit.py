@@ -60,7 +60,7 @@ def test_the_model_is_found_again() -> None:
     found = fit(replace(TRUE, fixed_ms=0, sample_us=0), TABLES, OWNERS, setting, *pair, (9 + 5, 9 + 20))
     assert found.fixed_ms == pytest.approx(20, rel=1e-6) and found.sample_us == pytest.approx(30, rel=1e-6)
     assert found.local_fixed_ms == pytest.approx(9) and found.local_sample_us == pytest.approx(25)
-    assert found.id_factor == pytest.approx(1.2, rel=1e-3) and found.dense_bits == pytest.approx(7)
+    assert found.id_factor == pytest.approx(1.2, rel=0.01) and found.dense_bits == pytest.approx(7)
     assert found.chains["huffman"].encode_mb_s == pytest.approx(300)
     for name in ("a", "b"):
         for way in ("rows", "gradients"):
