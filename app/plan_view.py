@@ -112,6 +112,7 @@ def draw(curve: Sequence[dict[str, float]], problem: Problem, plan: Plan, file: 
     axis.set_ylabel("samples/s, all ranks, expected")
     setting = problem.setting
     axis.set_title(f"{setting.ranks} ranks, batch {setting.batch:,} each", fontsize=10)
+    axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, fontsize=9)
     figure.tight_layout()

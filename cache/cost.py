@@ -137,6 +137,7 @@ def step_cost(
     backward += max(0.0, sent.sync_late / link - window / 2) + latency * bool(sent.sync_late)
     update = UPDATE_PASSES * 4e-9 * hot_values / constants.lookup_gb_s
     mean = max(sent.rows + sent.gradients, 1e-9)
+    fixed = constants.fixed_ms + constants.hot_fixed_ms * any(pick.hot for pick in picks)
     return StepCost(
         ids=sent.ids,
         rows=sent.rows,
@@ -145,7 +146,7 @@ def step_cost(
         dense=sent.dense,
         messages=sent.messages,
         busiest=(sent.busy_rows + sent.busy_gradients) / mean if sent.rows else 1.0,
-        compute_ms=constants.fixed_ms + 1e-3 * constants.sample_us * setting.batch + 1e3 * update,
+        compute_ms=fixed + 1e-3 * constants.sample_us * setting.batch + 1e3 * update,
         coding_ms=1e3 * (_coding_s(of, picks, constants) + _dense_coding_s(setting, constants)),
         messages_ms=1e-3 * constants.message_us * sent.busy_messages,
         forward_ms=1e3 * forward,
