@@ -17,7 +17,9 @@ from app.data import open_dataset
 from app.plan_view import draw, plan_table, summary_table, what_if_table
 from app.progress import data_progress
 from cache.constants import CHAINS, Constants
+from cache.distinct import buffer_rows
 from cache.plan import Plan, Problem, best_batch, make_plan, over_memory, samples_per_s
+from cache.skew import skew
 from pipelines.errors import UserError
 from pipelines.workload import Workload, read_workload
 
@@ -83,6 +85,7 @@ def run_plan(
         "plan": chosen,
         "setting": asdict(problem.setting),
         "memory_mb": plan.memory / MB,
+        "dense_sync_bytes": problem.cost(plan.picks, dense_sync=True).sync,
         "gap": plan.gap,
         **{key: as_numbers(of) for key, of in (("cost", plan.cost), ("without", plan.without_cost))},
         "plain": as_numbers(plan.plain_cost),
@@ -130,21 +133,26 @@ def fragment(problem: Problem, plan: Plan, batch: int | None = None) -> dict[str
 
 
 def table_rows(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
-    """What is expected of each table, bytes those that a rank sends in a step on the mean."""
+    """What is expected of each table, bytes those that a rank sends in a step on the mean; `cold_buffer` rows are
+    exceeded by the distinct cold rows of a batch less than once in a million."""
     away = (problem.setting.ranks - 1) / problem.setting.ranks
     rows = []
     for table, pick in zip(problem.tables, plan.picks, strict=True):
         curve, of = problem.traffic_of(table, pick)
+        skewed = skew(table.of)
         rows.append(
             {
                 "table": table.name,
                 "rows": table.of.rows,
                 "dim": table.dim,
+                "exponent": skewed.exponent,
+                "top_1_percent": skewed.top[1],
                 "hot": pick.hot,
                 "hit_rate": float(curve.hit_rate[0]),
                 "path": "replicated" if pick.hot >= table.of.rows else pick.path,
                 "chain": pick.chain,
                 "distinct_cold": float(curve.cold[0]),
+                "cold_buffer": buffer_rows(float(curve.cold[0]), float(curve.cold_variance[0])),
                 "ids_bytes": away * float(of.ids[0]),
                 "rows_bytes": away * float(of.rows[0]),
                 "gradients_bytes": away * float(of.gradients[0]),

@@ -17,11 +17,24 @@ _KINDS = ("ids", "rows", "gradients", "sync")
 def plan_table(rows: Sequence[dict[str, Any]]) -> Table:
     """A line a table of the model."""
     table = Table(title="plan: KB that a rank sends in a step", title_justify="left")
-    for column in ("table", "rows", "dim", "hot rows", "hit rate", "path", "chain", "cold a batch", *_KINDS, "hot MB"):
+    for column in (
+        "table",
+        "rows",
+        "dim",
+        "skew",
+        "hot rows",
+        "hit rate",
+        "path",
+        "chain",
+        "cold a batch",
+        *_KINDS,
+        "hot MB",
+    ):
         table.add_column(column, justify="left" if column in ("table", "path", "chain") else "right")
     for row in rows:
         chain = row["chain"]
-        cells = [row["table"], f"{row['rows']:,}", str(row["dim"]), f"{row['hot']:,}", f"{row['hit_rate']:.1%}"]
+        cells = [row["table"], f"{row['rows']:,}", str(row["dim"]), f"{row['exponent']:.2f}"]
+        cells += [f"{row['hot']:,}", f"{row['hit_rate']:.1%}"]
         cells += [row["path"], chain, f"{row['distinct_cold']:,.0f}"]
         cells += [f"{row[f'{kind}_bytes'] / 1000:.2f}" for kind in _KINDS]
         table.add_row(*cells, f"{row['memory_mb']:.2f}")
@@ -99,6 +112,7 @@ def draw(curve: Sequence[dict[str, float]], problem: Problem, plan: Plan, file: 
     axis.set_ylabel("samples/s, all ranks, expected")
     setting = problem.setting
     axis.set_title(f"{setting.ranks} ranks, batch {setting.batch:,} each", fontsize=10)
+    axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, fontsize=9)
     figure.tight_layout()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 Direction = Literal["rows", "gradients"]
 CHAINS = ("bitpack", "huffman", "rans")
 """Lossy chains of the codec that the planner chooses from."""
@@ -16,14 +18,22 @@ EVERY = ""
 
 @dataclass(frozen=True)
 class Coded:
-    """Bytes of n values of a table in one message: `fixed_bytes + n * bits_per_value / 8`."""
+    """Bytes of n values of a table in one message: `fixed_bytes + n * bits / 8`, where the bits are
+    `bits_per_value * (n / at_values) ** (power - 1)`: under a relative bound gradients take fewer bits the more rows
+    are in a message, for the largest of them sets the range."""
 
     fixed_bytes: float
     bits_per_value: float
+    power: float = 1.0
+    at_values: float = 1.0
+
+    def bits(self, values: Any) -> Any:
+        """Of each of so many values; below one value as of one."""
+        return self.bits_per_value * (np.maximum(values, 1.0) / self.at_values) ** (self.power - 1)
 
     def size(self, values: Any, some: Any) -> Any:
         """Of so many values; some: chance that a message has any row of the table at all."""
-        return self.fixed_bytes * some + values * (self.bits_per_value / 8)
+        return self.fixed_bytes * some + values * self.bits(values) / 8
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,12 @@ class Constants:
     """Of `sample_us`: backward pass of the bottom MLP, during which gradients travel."""
     lookup_gb_s: float = 1.0
     """Rows that a rank gathers from, or adds to, a table in memory."""
+    hot_fixed_ms: float = 2.0
+    """Of a step with hot rows: what splitting batches, sync and update take whatever their bytes. Assumed."""
     id_factor: float = 1.1
     """Bytes of ids over the entropy of their gaps."""
+    id_list_bytes: float = 5.0
+    """Of each list of ids among others."""
     spread: float = 0.25
     """Power of a row's lookups that the sum of its gradients goes with, see `cache.spread`; of the demo model."""
     sync_factor: float = 1.17
@@ -136,10 +150,12 @@ class Constants:
                 raise ValueError(f"{chain} has no entry '' for tables that were not measured")
             for table, ways in tables.items():
                 for way, of in ways.items():
-                    numbers[f"bits of {way} of {table or 'other tables'} by {chain}"] = of.bits_per_value
+                    name = f"{way} of {table or 'other tables'} by {chain}"
+                    numbers |= {f"{key} of {name}": value for key, value in asdict(of).items()}
         for name, value in numbers.items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ValueError(f"{name} is {value}")
-        for name in ("goodput_mbit", "lookup_gb_s", "ranks"):
+        positive = [name for name in numbers if name.startswith("at_values")]
+        for name in ("goodput_mbit", "lookup_gb_s", "ranks", *positive):
             if not numbers[name] > 0:
                 raise ValueError(f"{name} is {numbers[name]}")

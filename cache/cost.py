@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cache.constants import Constants
 from cache.lookups import Curve, Table
-from cache.traffic import LIST_BYTES, Traffic, traffic
+from cache.traffic import Traffic, traffic
 
 Floats = NDArray[np.float64]
 HEADER_BYTES = 24
@@ -137,6 +137,7 @@ def step_cost(
     backward += max(0.0, sent.sync_late / link - window / 2) + latency * bool(sent.sync_late)
     update = UPDATE_PASSES * 4e-9 * hot_values / constants.lookup_gb_s
     mean = max(sent.rows + sent.gradients, 1e-9)
+    fixed = constants.fixed_ms + constants.hot_fixed_ms * any(pick.hot for pick in picks)
     return StepCost(
         ids=sent.ids,
         rows=sent.rows,
@@ -145,7 +146,7 @@ def step_cost(
         dense=sent.dense,
         messages=sent.messages,
         busiest=(sent.busy_rows + sent.busy_gradients) / mean if sent.rows else 1.0,
-        compute_ms=constants.fixed_ms + 1e-3 * constants.sample_us * setting.batch + 1e3 * update,
+        compute_ms=fixed + 1e-3 * constants.sample_us * setting.batch + 1e3 * update,
         coding_ms=1e3 * (_coding_s(of, picks, constants) + _dense_coding_s(setting, constants)),
         messages_ms=1e-3 * constants.message_us * sent.busy_messages,
         forward_ms=1e3 * forward,
@@ -200,7 +201,7 @@ def _sent(of: Traffic, owners: NDArray[np.int64], setting: Setting, constants: C
     dense, dense_messages = _dense(setting, constants)
     # Slots that were touched, their gradients, the union, the sums.
     sync_messages = 4 * peers * syncs
-    each = syncs * peers * (header + id_header + LIST_BYTES)
+    each = syncs * peers * (header + id_header + constants.id_list_bytes)
     return _Sent(
         **found,
         sync_early=float((of.sync_touched + of.sync_ids).sum()) + each,

@@ -17,8 +17,8 @@ _SURE = np.nextafter(1.0, 0.0)
 def touched(of: Frequencies, lookups: float, share: float | None = None) -> NDArray[np.float64]:
     """float64 [runs]: chance that a row of the run is in a batch of so many lookups, 1 - (1 - p)^lookups.
 
-    Its sum is the expected number of distinct rows, from which communication follows (arXiv 2411.01611). Only the mean length of
-    bags matters to it: `lookups` is batch * mean bag length, and lookups are taken for independent.
+    Its sum is the expected number of distinct rows, from which communication follows (arXiv 2411.01611). Only the mean
+    length of bags matters to it: `lookups` is batch * mean bag length, and lookups are taken for independent.
 
     Args:
         share: if batches are drawn from a data set without putting rows back, as in an epoch: the part of the data set

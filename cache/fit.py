@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from cache.constants import EVERY, Chain, Coded, Constants, Direction
-from cache.cost import ID_PAYLOAD_BYTES, Pick, Setting, step_cost
+from cache.constants import EVERY, Chain, Coded, Constants
+from cache.cost import HEADER_BYTES, ID_PAYLOAD_BYTES, Pick, Setting, step_cost
 from cache.lookups import Curve, Table
-from cache.traffic import LIST_BYTES
 
 LEAST_SECTION_BYTES = 20.0
 """Of a table in a message: its descriptor."""
+MOST_LIST_BYTES = 40.0
+POWERS = 0.2, 1.2
+"""Of the values that the bytes of gradients go with."""
 GROWS = 1.15
 """A table that the larger batch has so many times more rows of tells fixed bytes from bytes a value."""
-_KINDS: dict[Direction, str] = {"rows": "output_dist", "gradients": "gradients"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,10 @@ def fit(
     chains = {name: _speed(large[name].tables) for name in large}
     coded: dict[str, dict[str, dict[str, Coded]]] = {}
     for name in large:
-        ways = {way: fit_coded(small[name].tables, large[name].tables, way, tables, ranks) for way in _KINDS}
-        coded[name] = {t: {way: ways[way][t] for way in _KINDS} for t in ways["rows"]}
+        pair_of = small[name].tables, large[name].tables
+        rows = fit_rows(*pair_of, ranks)
+        gradients = fit_gradients(*pair_of, ranks, rows)
+        coded[name] = {table: {"rows": rows[table], "gradients": gradients[table]} for table in rows}
     found = replace(
         constants,
         ranks=ranks,
@@ -69,7 +73,7 @@ def fit(
     picks = [Pick(0, paths.get(table.name, "row"), chain) for table in tables]
     found = replace(
         found,
-        id_factor=_id_factor(tables, picks, owners, setting, large[chain]),
+        **_ids(found, tables, picks, owners, setting, (small[chain], large[chain])),
         dense_bits=_dense_bits(setting, large[chain].dense_bytes) or found.dense_bits,
     )
     pair = small[chain], large[chain]
@@ -89,29 +93,31 @@ def _line(batches: tuple[int, int], ms: Sequence[float]) -> tuple[float, float]:
     return (fixed, sample) if fixed >= 0 else (0.0, ms[1] / batches[1])
 
 
-def fit_coded(
-    small: Sequence[Mapping[str, Any]],
-    large: Sequence[Mapping[str, Any]],
-    way: Direction,
-    tables: Sequence[Table],
-    ranks: int,
-) -> dict[str, Coded]:
+Points = dict[str, tuple[float, float, float, float]]
+
+
+def _points(small: Sequence[Mapping[str, Any]], large: Sequence[Mapping[str, Any]], kind: str, ranks: int) -> Points:
+    """Of each table values and bytes of a message: (values, values, bytes, bytes), of the small batch first."""
+    found: Points = {}
+    before = {row["table"]: row for row in small}
+    # Means over ranks of what was sent: one rank has the table, and exchanges it with each of the others.
+    scale = ranks / (ranks - 1)
+    for row in large:
+        first = before.get(row["table"])
+        if first is None or not first[f"{kind}_raw_bytes"]:
+            continue
+        n0, n1 = (scale * one[f"{kind}_raw_bytes"] / 4 for one in (first, row))
+        b0, b1 = (scale * one[f"{kind}_bytes"] for one in (first, row))
+        found[row["table"]] = n0, n1, b0, b1
+    return found
+
+
+def fit_rows(small: Sequence[Mapping[str, Any]], large: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Coded]:
     """A line through the two batch sizes for each table, and the medians for all others.
 
     A table of so few rows that all are in every batch shows one point; it gets the median bits a value.
     """
-    kind = _KINDS[way]
-    points: dict[str, tuple[float, float, float, float]] = {}
-    before = {row["table"]: row for row in small}
-    for row in large:
-        first = before.get(row["table"])
-        if first is None or not row[f"{kind}_raw_bytes"]:
-            continue
-        # Means over ranks of what was sent; one rank has the table and sends it to each of the others.
-        scale = ranks / (ranks - 1)
-        n0, n1 = (scale * one[f"{kind}_raw_bytes"] / 4 for one in (first, row))
-        b0, b1 = (scale * one[f"{kind}_bytes"] for one in (first, row))
-        points[row["table"]] = n0, n1, b0, b1
+    points = _points(small, large, "output_dist", ranks)
     slopes = {name: (b1 - b0) / (n1 - n0) for name, (n0, n1, b0, b1) in points.items() if n1 > GROWS * n0 and b1 > b0}
     middle = statistics.median(slopes.values()) if slopes else 0.5
     found = {}
@@ -124,9 +130,26 @@ def fit_coded(
         found[name] = Coded(fixed, 8 * slope)
     known = list(found.values()) or [Coded(150.0, 8 * middle)]
     found[EVERY] = Coded(statistics.median(of.fixed_bytes for of in known), 8 * middle)
-    for table in tables:
-        found.setdefault(table.name, found[EVERY])
     return found
+
+
+def fit_gradients(
+    small: Sequence[Mapping[str, Any]],
+    large: Sequence[Mapping[str, Any]],
+    ranks: int,
+    rows: Mapping[str, Coded],
+) -> dict[str, Coded]:
+    """A power of the values through the two batch sizes, over what a section of rows takes in any case."""
+    found = {}
+    for name, (n0, n1, b0, b1) in _points(small, large, "gradients", ranks).items():
+        fixed = min(rows[name].fixed_bytes, 0.9 * b0, 0.9 * b1)
+        power = 1.0
+        if n1 > GROWS * n0:
+            power = float(np.clip(math.log((b1 - fixed) / (b0 - fixed)) / math.log(n1 / n0), *POWERS))
+        found[name] = Coded(fixed, 8 * (b1 - fixed) / n1, power, n1)
+    known = list(found.values()) or [rows[EVERY]]
+    fixed, bits = (statistics.median(getattr(of, key) for of in known) for key in ("fixed_bytes", "bits_per_value"))
+    return {name: found.get(name, Coded(fixed, bits)) for name in rows}
 
 
 def _speed(rows: Sequence[Mapping[str, Any]]) -> Chain:
@@ -136,19 +159,31 @@ def _speed(rows: Sequence[Mapping[str, Any]]) -> Chain:
     return Chain(raw / max(encode, 1e-9), raw / max(decode, 1e-9))
 
 
-def _id_factor(
-    tables: Sequence[Table], picks: Sequence[Pick], owners: Sequence[int], setting: Setting, measured: Measured
-) -> float:
+def _ids(
+    constants: Constants,
+    tables: Sequence[Table],
+    picks: Sequence[Pick],
+    owners: Sequence[int],
+    setting: Setting,
+    pair: tuple[Measured, Measured],
+) -> dict[str, Any]:
+    """What a list takes, and bytes over entropy, from two batch sizes; as they are if not only distinct ids travel."""
+    if any(pick.path != "row" for pick in picks):
+        return {}
     away = (setting.ranks - 1) / setting.ranks
-    entropy = lists = 0.0
-    for table, pick in zip(tables, picks, strict=True):
-        curve = Curve(table, setting.batch, setting.ranks, np.zeros(1))
-        if pick.path != "row":
-            return 1.1  # what all ids of bags take is not told from the others
-        entropy += away * float(curve.cold_id_bits[0]) / 8
-        lists += away * LIST_BYTES
-    headers = away * len(set(owners)) * (48 + ID_PAYLOAD_BYTES)
-    return max((measured.ids_bytes - headers - lists) / entropy, 0.5)
+    headers = away * len(set(owners)) * (2 * HEADER_BYTES + ID_PAYLOAD_BYTES)
+    entropies, sent = [], []
+    for one in pair:
+        curves = [Curve(table, one.batch, setting.ranks, np.zeros(1)) for table in tables]
+        entropies.append(away * sum(float(curve.cold_id_bits[0]) for curve in curves) / 8)
+        sent.append(one.ids_bytes - headers)
+    factor = (sent[1] - sent[0]) / max(entropies[1] - entropies[0], 1e-9)
+    lists = away * len(tables)
+    each = (sent[1] - factor * entropies[1]) / lists
+    if factor <= 0 or not 0 <= each <= MOST_LIST_BYTES:
+        each = constants.id_list_bytes
+        factor = max((sent[1] - each * lists) / entropies[1], 0.5)
+    return {"id_factor": factor, "id_list_bytes": each}
 
 
 def _dense_bits(setting: Setting, sent: float) -> float:

@@ -43,8 +43,8 @@ class Problem:
     paths: Sequence[str] = ("row", "pooled")
     chains: Sequence[str] = CHAINS
 
-    def cost(self, picks: Sequence[Pick]) -> StepCost:
-        return step_cost(self.tables, picks, self.owners, self.setting, self.constants)
+    def cost(self, picks: Sequence[Pick], *, dense_sync: bool = False) -> StepCost:
+        return step_cost(self.tables, picks, self.owners, self.setting, self.constants, dense_sync=dense_sync)
 
     def traffic_of(self, table: Table, pick: Pick) -> tuple[Curve, Traffic]:
         """Of one table, arrays of one entry."""

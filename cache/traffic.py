@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cache.constants import Coded, Constants
+from cache.constants import Constants
 from cache.lookups import Curve, Floats
 from cache.spread import gradient_bits
 
-LIST_BYTES = 3.0
-"""Count and tag of a list of ids among others."""
 INDEX_BYTES = 4
 """Of an id or a length that TorchRec sends."""
 LEAST_BITS = 0.05
@@ -39,17 +37,6 @@ class Traffic:
     """and decodes."""
 
 
-def _bits(curve: Curve, rows: Coded, gradients: Coded, path: str) -> float:
-    """Mean bits of a gradient without hot rows, where what a section takes in any case is that of one of rows: a line
-    through two batch sizes takes for fixed what the few most frequent rows take."""
-    if path != "row":
-        return gradients.bits_per_value
-    none = Curve(curve.table, curve.batch, curve.ranks, np.zeros(1))
-    values = float(none.cold[0]) * curve.table.dim
-    sent = float(gradients.size(values, none.some_cold[0]) - rows.fixed_bytes * none.some_cold[0])
-    return max(8 * sent / max(values, 1e-9), LEAST_BITS)
-
-
 def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_sync: bool = False) -> Traffic:
     """Of a table by one path and chain.
 
@@ -60,7 +47,7 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
     table, dim, ranks = curve.table, curve.table.dim, curve.ranks
     away = (ranks - 1) / ranks
     of_rows, of_gradients = (constants.of(chain, table.name, way) for way in ("rows", "gradients"))
-    lists = LIST_BYTES * np.minimum(curve.cold, 1.0)
+    lists = constants.id_list_bytes * np.minimum(curve.cold, 1.0)
     if path == "row":
         ids = constants.id_factor * curve.cold_id_bits / 8 + lists
         cells, some = curve.cold * dim, curve.some_cold
@@ -71,7 +58,8 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
         bits = np.log2(np.maximum(table.of.rows - curve.hot, 2.0)) if path == "pooled" else 8.0 * INDEX_BYTES
         lengths = 2 * lists if path == "pooled" else INDEX_BYTES * curve.batch * left
         ids = curve.cold_lookups * bits / 8 + lengths
-    mean = _bits(curve, of_rows, of_gradients, path)
+    none = Curve(table, curve.batch, ranks, np.zeros(1))
+    mean = max(float(of_gradients.bits(none.cold * dim)[0]), LEAST_BITS)
     bits_cold, bits_touched, bits_union = gradient_bits(curve, mean, constants.spread)
     if path == "torchrec":
         rows = gradients = 4.0 * cells
@@ -79,7 +67,7 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
         rows, gradients = of_rows.size(cells, some), of_gradients.size(cells, some)
     else:
         rows = of_rows.size(cells, some)
-        gradients = of_rows.fixed_bytes * some + cells * bits_cold / 8
+        gradients = of_gradients.fixed_bytes * some + cells * bits_cold / 8
     # Rows are dealt out to the ranks that add their gradients up: a rank sends each other one its share of the rows
     # that it touched, and all the sums that it made, which it encodes once.
     having = np.minimum(curve.hot, ranks) / ranks
@@ -87,8 +75,8 @@ def traffic(curve: Curve, path: str, chain: str, constants: Constants, *, dense_
     some_first, some_second = (having, having) if dense_sync else (curve.some_touched, curve.some_union)
     share = 1 / ranks
     value = constants.sync_factor * dim / 8
-    sync_touched = (ranks - 1) * (of_rows.fixed_bytes * some_first + share * first * value * bits_touched)
-    sync_union = (ranks - 1) * (of_rows.fixed_bytes * some_second + share * second * value * bits_union)
+    sync_touched = (ranks - 1) * (of_gradients.fixed_bytes * some_first + share * first * value * bits_touched)
+    sync_union = (ranks - 1) * (of_gradients.fixed_bytes * some_second + share * second * value * bits_union)
     id_bits = np.zeros_like(curve.hot) if dense_sync else curve.touched_id_bits + curve.union_id_bits
     cold_values = np.zeros_like(curve.hot) if path == "torchrec" else 2 * away * cells
     return Traffic(

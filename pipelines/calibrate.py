@@ -176,7 +176,7 @@ def memory_constants(job: Job, dataset: Dataset, workload: Workload, device: tor
     rows = 1 << 18
     table = torch.zeros(rows, dim, device=device)
     ids = torch.randint(0, rows, (1 << 16,), device=device)
-    gather = _median(lambda: table[ids].sum(), device)
+    gather = _worst(_median(lambda: table[ids].sum(), device), device)
     dense = build_model(job.model, dataset, seed=0, device=torch.device("cpu")).model.dense_arch.to(device)
     columns = torch.zeros(workload.batch, len(dataset.manifest.dense), device=device)
 
@@ -187,5 +187,5 @@ def memory_constants(job: Job, dataset: Dataset, workload: Workload, device: tor
         with torch.no_grad():
             dense(columns)
 
-    backward = max(_median(both, device) - _median(forward, device), 0.0)
+    backward = -_worst(min(_median(forward, device) - _median(both, device), 0.0), device)
     return 4e-9 * ids.numel() * dim / gather, 1e6 * backward / workload.batch

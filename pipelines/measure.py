@@ -36,7 +36,8 @@ class Steps:
     """A job's model on this rank, its batches ready in memory. All ranks must make it at once.
 
     Args:
-        seconds: of batches that are kept, and come again, so that the loader takes no part: so many of them.
+        batches: so many different ones, which come again and again, so that the loader takes no part.
+        groups: what to send through; default: groups that count.
     """
 
     def __init__(self, job: Job, dataset: Dataset, device: torch.device, batches: int, groups: Groups | None = None):

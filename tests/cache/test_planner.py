@@ -19,6 +19,7 @@ from cache.plan import Problem, best_batch, exact, greedy, make_plan, menus, ove
 
 FAST = Constants(
     fixed_ms=1.0,
+    hot_fixed_ms=0.0,
     sample_us=0.1,
     message_us=1.0,
     latency_us=1.0,
