@@ -81,7 +81,8 @@ def log_exchange_tables(run: RunHandle, rows: list[dict[str, Any]]) -> None:
     if rows:
         file = Path(run.folder) / EXCHANGE_TABLES
         with file.open("w", newline="") as out:
-            writer = csv.DictWriter(out, rows[0])
+            # Paths send other kinds of messages.
+            writer = csv.DictWriter(out, dict.fromkeys(key for row in rows for key in row), restval=0.0)
             writer.writeheader()
             writer.writerows(sorted(rows, key=lambda row: -row["output_dist_bytes"] - row["gradients_bytes"]))
         tracking.log_summary(run, {}, [file])

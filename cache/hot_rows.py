@@ -63,8 +63,7 @@ class HotRows:
         values = cold()
         scale = self._scale(lookups, columns, sum(dims))
         if not torch.is_grad_enabled() or not values.requires_grad:
-            hot = hot.to(values.device)
-            return values + hot if scale is None else values * scale.to(values.device) + hot
+            return values + hot if scale is None else values * scale + hot
         self._observe(lookups)
         self._sync.announce(lookups.touched)
         out: torch.Tensor = _Add.apply(values, hot, scale, self, lookups, columns)
@@ -82,7 +81,7 @@ class HotRows:
 
     def backward(self, lookups: HotLookups, grad: torch.Tensor, columns: Ints) -> None:
         """Send the gradients; float32 [B, C], of the output of `look_up`."""
-        self._sync.send(self.replica.gradients(lookups, grad.detach().cpu().numpy(), columns))
+        self._sync.send(self.replica.gradients(lookups, grad.detach().numpy(), columns))
         Variable._execution_engine.queue_callback(self._reduce)
 
     def _reduce(self) -> None:
@@ -120,10 +119,8 @@ class _Add(torch.autograd.Function):
         lookups: HotLookups,
         columns: Ints,
     ) -> torch.Tensor:
-        ctx.scale = None if scale is None else scale.to(cold.device)
-        ctx.rest = rows, lookups, columns
-        hot = hot.to(cold.device)
-        return cold + hot if ctx.scale is None else cold * ctx.scale + hot
+        ctx.scale, ctx.rest = scale, (rows, lookups, columns)
+        return cold + hot if scale is None else cold * scale + hot
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:

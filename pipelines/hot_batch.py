@@ -16,8 +16,7 @@ from pipelines.errors import UserError
 
 @dataclass
 class HotBatch(Batch):
-    """A batch whose `sparse_features` are the cold ids alone. Hot lookups stay in host memory on every device, as the
-    replica does."""
+    """A batch whose `sparse_features` are the cold ids alone."""
 
     hot: HotLookups
     whole: KeyedJaggedTensor
@@ -51,12 +50,13 @@ class Splitter:
             UserError: an id that its table has no row for.
         """
         whole = batch.whole if isinstance(batch, HotBatch) else batch.sparse_features
+        hot_set = self.hot  # Another thread may set another one.
         # A KJT in another order would be taken for other tables.
-        assert whole.keys() == self.hot.slots.features
+        assert whole.keys() == hot_set.slots.features
         weights = whole.weights_or_none()
         try:
             cold, hot = part(
-                self.hot,
+                hot_set,
                 whole.values().numpy(),
                 whole.lengths().numpy(),
                 whole.stride(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from cache.tables import HotTable
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
@@ -12,7 +14,7 @@ from pipelines.model import table_configs
 from pipelines.options import CacheOptions
 
 
-def hot_tables(job: Job, dataset: Dataset) -> list[HotTable]:
+def hot_tables(job: Job, dataset: Dataset, device: torch.device) -> list[HotTable]:
     """The tables of a job with the hot rows that it states; none if it states none.
 
     Raises:
@@ -23,7 +25,7 @@ def hot_tables(job: Job, dataset: Dataset) -> list[HotTable]:
     counts = hot_counts(job.cache, sizes)
     if not any(counts.values()):
         return []
-    _check(job, counts)
+    _check(job, counts, device)
     return [
         HotTable(
             config.name,
@@ -55,7 +57,9 @@ def hot_counts(options: CacheOptions, rows: Mapping[str, int]) -> dict[str, int]
     return {table: options.hot_rows.get(table, int(options.hot_share * size)) for table, size in rows.items()}
 
 
-def _check(job: Job, counts: Mapping[str, int]) -> None:
+def _check(job: Job, counts: Mapping[str, int], device: torch.device) -> None:
+    if device.type != "cpu":
+        raise UserError("hot rows are for workers on CPU so far", where="cache", fix="leave hot_rows and hot_share out")
     if job.optim.sparse == "adam":
         raise UserError(
             "FBGEMM does not tell the step that its fused Adam is at, so hot rows cannot go on with it",

@@ -63,13 +63,13 @@ class OwnerRows:
                 part = torch.from_numpy(np.ascontiguousarray(array[here]))
                 if part.dim() == 2:
                     part = part[:, piece.column : piece.column + piece.tensor.size(1)]
-                piece.tensor[at] = part.to(piece.tensor.device)
+                piece.tensor[at] = part
 
     def _gather(self, table: str, name: str, ids: NDArray[np.int64], like: Floats) -> Floats:
         found = np.zeros(like.shape, np.float32)
         for piece in self._pieces.get((table, name), []):
             here, at = _inside(piece, ids)
-            part = piece.tensor[at].detach().cpu().numpy()
+            part = piece.tensor[at].numpy()
             if part.ndim == 2:
                 found[here, piece.column : piece.column + part.shape[1]] = part
             else:
@@ -93,4 +93,4 @@ class OwnerRows:
 def _inside(piece: Piece, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], torch.Tensor]:
     """Which of the ids lie in a piece, and where."""
     here = np.flatnonzero((ids >= piece.row) & (ids < piece.row + piece.tensor.size(0)))
-    return here, torch.from_numpy(ids[here] - piece.row).to(piece.tensor.device)
+    return here, torch.from_numpy(ids[here] - piece.row)

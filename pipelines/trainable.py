@@ -48,7 +48,7 @@ def build_trainable(job: Job, dataset: Dataset, device: torch.device, groups: Gr
     Raises:
         UserError: what the user gave does not fit together.
     """
-    tables = hot_tables(job, dataset)
+    tables = hot_tables(job, dataset, device)
     model = build_model(job.model, dataset, seed=job.train.seed, device=device, hot=bool(tables))
     hosts = count_hosts() if job.exchange.codec == "auto" else 1
     exchange, batch = resolve(job, dataset, dist.get_world_size(), hosts), job.train.batch_size

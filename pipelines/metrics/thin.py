@@ -46,6 +46,7 @@ class ThinMeter:
             return {}
         of = dict(zip(SUMS, means.tolist(), strict=True))
         return {
+            "exchange/distinct_rows": of["distinct"],
             "exchange/distinct_share": _over(of["distinct"], of["lookups"]),
             "exchange/rows_ratio": _over(of["raw_rows"], of["rows"]),
             "exchange/gradients_ratio": _over(of["raw_gradients"], of["gradients"]),

@@ -104,6 +104,8 @@ def train(data: str, out: Path, *assignments: str, resume: Path | None = None, f
         "replaced": hooks.series("cache/replaced"),
         "replica_kb": hooks.series("wire/replica_kb"),
         "said": hooks.said,
+        "pipelined": len(run.pipeline._pipelined_modules),
+        "tables": getattr(hooks, "tables_of_exchange", []),
     }
 
 
@@ -232,5 +234,9 @@ def test_it_is_metered_and_described(ranks: list[dict[str, Any]]) -> None:
     assert set(hot["hit_rates"]["cache/hit_rate/C1"]) == {1.0} and set(hot["hit_rates"]["cache/hit_rate/C4"]) == {0.0}
     assert 0 < min(hot["hit_rates"]["cache/hit_rate"]) <= max(hot["hit_rates"]["cache/hit_rate"]) < 1
     assert min(hot["replica_kb"]) > 0 and set(plain["replica_kb"]) == {0.0} and plain["hit_rates"] == {}
+    assert hot["pipelined"] == plain["pipelined"] == 1, "ids of the next batch travel during the step"
+    sent = {row["table"]: row["replica_bytes"] for row in hot["tables"] if row["path"] == "replica"}
+    assert sent.keys() == {f"table_C{i}" for i in range(1, 7)}
+    assert [table for table, count in sent.items() if not count] == ["table_C4"]
     said = "\n".join(hot["said"])
     assert "hot rows: 122 of " in said and " on every rank, " in said and "hot rows replaced" in said

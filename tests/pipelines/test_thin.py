@@ -92,6 +92,7 @@ def test_it_is_metered_and_described(ranks: list[dict[str, Any]]) -> None:
         assert metrics["exchange/encode_ms"] > 0 and metrics["exchange/nonfinite"] == 0
         assert "thin exchange: errors up to 1.00% of a table's range" in rank["lossy"]["plan"]
         assert rank["plain"]["metrics"] == {}
+        assert metrics["exchange/distinct_rows"] == pytest.approx(rank["lossy"]["sums"]["distinct"] / STEPS)
     merged = merge_tables([rank["lossy"]["tables"] for rank in ranks])
     assert len(merged) == len({row["table"] for row in merged})
     lookups = sum(row["lookups"] for row in merged)
