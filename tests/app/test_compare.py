@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from scipy import stats
 
-from app.compare import configure
+from app.compare import configure, with_plan
 from app.compare_report import page
 from app.compare_result import paired, summarise
+from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.metrics import KINDS
 
@@ -94,6 +97,23 @@ def test_arms_may_not_do_other_work() -> None:
     assert found.changes == {"baseline": "TorchRec fp32", "candidate": "exchange.codec=int8"}
 
 
+def test_without_a_stated_candidate_the_planner_chooses(small_dataset: Dataset) -> None:
+    said = StringIO()
+    console = Console(file=said, width=200)
+    settings = ("exchange.link_mbit=50",)
+    stated = configure("smoke", None, settings, str(small_dataset.path), CHANGES, 2)
+    assert with_plan(stated, small_dataset, console) is stated and not said.getvalue()
+    free = configure("smoke", None, settings, str(small_dataset.path), {**CHANGES, "candidate": ()}, 2)
+    found = with_plan(free, small_dataset, console)
+    candidate = found.arms["candidate"]
+    assert candidate.exchange.codec == candidate.exchange.dense == "thin"
+    tables = set(small_dataset.table_rows)
+    chosen = set(candidate.exchange.tables) | set(candidate.cache.hot_rows)
+    assert chosen == tables and not found.arms["baseline"].exchange.tables
+    assert said.getvalue().startswith("plan   ") and " tables by row" in said.getvalue()
+    assert "plan: " in found.changes["candidate"]
+
+
 SMALL = ["--preset", "smoke", "--set", "train.max_steps=16", "--set", "train.log_every=4", "--seeds", "2"]
 
 
@@ -155,6 +175,7 @@ def test_finished_pairs_outlive_ctrl_c(thinwire: Any, tmp_path: Path) -> None:
     command.wait_until((folder / "pairs.json").exists)
     os.killpg(command.process.pid, signal.SIGINT)
     assert command.wait(60) == 130, command.output
+    assert "plan   " in command.output
     assert "of 3 pairs were finished" in command.output and (folder / "report.html").exists()
     client = MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db")
     found = client.search_runs([client.get_experiment_by_name("thinwire").experiment_id])
