@@ -138,4 +138,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
     bounds = ", ".join(f"{point[key]:.2%}" for key in ("row_bound", "gradient_bound", "dense_bound"))
     shape = point["shape"]
     schedule = shape if shape == "constant" else f"{shape} from {point['start']:.1f} over {point['phase']:.0%}"
-    return [row["trial"], *numbers, bounds, point["tables"], f"{schedule}, {point['path']}"]
+    travel = f"{point['path']}, {point['hot_share']:.0%} hot"
+    return [row["trial"], *numbers, bounds, point["tables"], f"{schedule}, {travel}"]

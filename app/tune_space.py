@@ -18,7 +18,7 @@ Curves = tuple[Mapping[str, Curve], Mapping[str, Curve]]
 
 @dataclass(frozen=True)
 class Space:
-    """Ranges of the search: relative bounds and the schedule."""
+    """Ranges of the search: relative bounds, the schedule, and how much every worker holds."""
 
     row_bound: tuple[float, float] = (0.003, 0.08)
     gradient_bound: tuple[float, float] = (0.002, 0.04)
@@ -27,6 +27,8 @@ class Space:
     """Multiplier of the bounds at the first step."""
     phase: tuple[float, float] = (0.1, 0.6)
     """Share of all steps after which the multiplier is 1."""
+    hot_share: tuple[float, ...] = (0.0, 0.01, 0.05)
+    """Share of each table's rows that every worker holds."""
 
     def distributions(self) -> dict[str, Any]:
         """For Ray Tune, by name of the parameter."""
@@ -41,6 +43,7 @@ class Space:
             "start": tune.uniform(*self.start),
             "phase": tune.uniform(*self.phase),
             "path": tune.choice(["auto", "pooled"]),
+            "hot_share": tune.choice(list(self.hot_share)),
         }
 
 
@@ -56,6 +59,7 @@ def default_point(config: RunConfig, tables: str) -> Point:
         "start": 2.0,
         "phase": 0.3,
         "path": "auto",
+        "hot_share": config.cache.hot_share,
     }
 
 
@@ -82,6 +86,7 @@ def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunC
     values = base.model_dump()
     values["exchange"] |= exchange
     values["bounds"] |= bounds
+    values["cache"] |= {"hot_share": point["hot_share"]}
     return RunConfig.model_validate(values)
 
 
@@ -99,7 +104,8 @@ def changes(config: RunConfig) -> dict[str, Any]:
     )
     tables = {name: one.model_dump(exclude_defaults=True) for name, one in config.exchange.tables.items()}
     bounds = config.bounds.model_dump(include={"shape", "start", "gradient_start", "steps"})
-    return {"exchange": exchange | {"tables": tables}, "bounds": bounds}
+    cache = config.cache.model_dump(include={"hot_share"})
+    return {"exchange": exchange | {"tables": tables}, "bounds": bounds, "cache": cache}
 
 
 def steps_of(job: Job, dataset: Dataset, workers: int) -> int:

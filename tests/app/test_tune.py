@@ -57,7 +57,13 @@ def test_speed_is_by_the_cost_law() -> None:
 
 def test_a_point_is_a_configuration_that_train_takes(tmp_path: Path) -> None:
     base = load_config("smoke")
-    point = default_point(base, "each") | {"shape": "step", "start": 3.0, "phase": 0.25, "row_bound": 0.02}
+    point = default_point(base, "each") | {
+        "shape": "step",
+        "start": 3.0,
+        "phase": 0.25,
+        "row_bound": 0.02,
+        "hot_share": 0.05,
+    }
     config = config_of(point, base, CURVES, steps=400)
     assert config.bounds.steps == 100 and config.bounds.start == 3.0 and config.exchange.codec == "thin"
     bounds = {name: one.row_bound for name, one in config.exchange.tables.items()}
@@ -66,7 +72,7 @@ def test_a_point_is_a_configuration_that_train_takes(tmp_path: Path) -> None:
     assert {one.gradient_bound for one in config.exchange.tables.values()} == {None}
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(changes(config)))
     again = load_config("smoke", tmp_path / "best.yaml")
-    assert (again.exchange, again.bounds) == (config.exchange, config.bounds)
+    assert (again.exchange, again.bounds, again.cache) == (config.exchange, config.bounds, config.cache)
     assert config_of(default_point(base, "uniform"), base, CURVES, 400).exchange.tables == {}
 
 
