@@ -24,7 +24,7 @@ from app.storage import local_storage
 from app.tracked_run import closed_at_the_end, open_tracked_run
 from app.tune_confirm import Confirmed, confirm
 from app.tune_result import best_of, pareto, read_trials, valid_trials, write_whole
-from app.tune_space import Curves, Space, changes, config_of, default_point, steps_of
+from app.tune_space import Curves, changes, config_of, default_point, space_of, steps_of
 from app.tune_trial import BASELINE, Search, run_trial, train_once
 from app.tune_worker import Baseline
 from app.workers import stop_signals
@@ -192,7 +192,7 @@ def _fit(search: Search, options: TuneOptions, folder: Path) -> None:
         tuner = tune.Tuner.restore(str(ray_folder), trainable, resume_unfinished=True)
     else:
         algorithm = OptunaSearch(
-            Space().distributions(),
+            space_of(search.base, search.device).distributions(),
             metric=["speedup", "auc_delta"],
             mode=["max", "max"],
             points_to_evaluate=[default_point(search.base, tables) for tables in ("uniform", "each")],

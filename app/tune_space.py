@@ -47,6 +47,14 @@ class Space:
         }
 
 
+def space_of(config: RunConfig, device: str) -> Space:
+    """What can be searched: not all tables can have hot rows, see docs/cache.md."""
+    split = any(shard.type == "column_wise" for shard in config.sharding.tables.values())
+    if device != "cpu" or config.optim.sparse == "adam" or split:
+        return Space(hot_share=(config.cache.hot_share,))
+    return Space()
+
+
 def default_point(config: RunConfig, tables: str) -> Point:
     """Where a search begins: what `config` says, the same bounds for all tables or one for `each`."""
     exchange = config.exchange

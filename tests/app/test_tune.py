@@ -15,7 +15,7 @@ import yaml
 
 from app.config import load_config
 from app.tune_result import Trial, best_of, pareto, read_trials, table, valid_trials, write_outcome
-from app.tune_space import Space, bounds_of_tables, changes, config_of, default_point
+from app.tune_space import Space, bounds_of_tables, changes, config_of, default_point, space_of
 from app.tune_worker import LOST, Baseline, speedup
 from compression.bounds import Curve
 from pipelines.errors import UserError
@@ -74,6 +74,12 @@ def test_a_point_is_a_configuration_that_train_takes(tmp_path: Path) -> None:
     again = load_config("smoke", tmp_path / "best.yaml")
     assert (again.exchange, again.bounds, again.cache) == (config.exchange, config.bounds, config.cache)
     assert config_of(default_point(base, "uniform"), base, CURVES, 400).exchange.tables == {}
+
+
+def test_hot_rows_are_searched_where_there_can_be_any() -> None:
+    assert space_of(load_config("smoke"), "cpu").hot_share == Space().hot_share
+    assert space_of(load_config("smoke"), "cuda").hot_share == (0.0,)
+    assert space_of(load_config("smoke", assignments=["optim.sparse=adam"]), "cpu").hot_share == (0.0,)
 
 
 def test_samples_differ_and_come_again_with_the_seed() -> None:
