@@ -76,11 +76,20 @@ def arm(name: str, base: RunConfig, changes: Row, data: str) -> Arm:
 def table(rows: list[Row]) -> Table:
     base = rows[0]["kb"]["total"]
     result = Table()
-    for column in ("policy", "KB a step", "rows", "gradients", "MLPs", "fewer bytes than fp32", "AUC delta"):
+    for column in (
+        "policy",
+        "KB a step",
+        "rows",
+        "gradients",
+        "hot rows",
+        "MLPs",
+        "fewer bytes than fp32",
+        "AUC delta",
+    ):
         result.add_column(column)
     for row in rows:
         kb = row["kb"]
-        sizes = [f"{kb[kind]:.1f}" for kind in ("total", "output_dist", "gradients", "dense")]
+        sizes = [f"{kb[kind]:.1f}" for kind in ("total", "output_dist", "gradients", "replica", "dense")]
         result.add_row(row["arm"], *sizes, f"{base / kb['total']:.1f}x", interval(row["auc_delta"]))
     return result
 

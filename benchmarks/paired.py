@@ -28,7 +28,7 @@ from pipelines.run_state import RunState
 from pipelines.train import train_in_windows
 
 Row = dict[str, Any]
-KINDS = ("total", "exchange", "output_dist", "gradients", "dense")
+KINDS = ("total", "exchange", "ids", "output_dist", "gradients", "replica", "dense")
 """Of `wire/..._kb`."""
 
 
