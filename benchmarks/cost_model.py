@@ -97,20 +97,22 @@ def run_lab(hosts: int, cases: list[Case], data: Path) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> Grid:
     grid = Grid()
-    for column in (
+    names = (
         "hosts",
         "link",
         "dim",
         "batch",
         "bound",
         "chain",
+        "hot",
         "KB",
         "predicted",
         "off",
         "ms",
         "predicted",
         "off",
-    ):
+    )
+    for column in names:
         grid.add_column(column, justify="right")
     for row in rows:
         kb, ms = row["measured_kb"], row["measured_ms"]

@@ -23,6 +23,7 @@ from pipelines.errors import UserError
 from pipelines.groups import local_groups
 from pipelines.job import Job
 from pipelines.measure import Steps, Windows
+from pipelines.metrics import KINDS
 from pipelines.model import build_model
 from pipelines.workload import Workload, read_workload
 
@@ -32,7 +33,7 @@ BATCHES = 24
 """Different ones; then they come again."""
 SETTLE = 30
 """Steps before anything is measured: rows leave their first values, at which they are coded in other sizes."""
-ROUNDS, MESSAGES, BULK_S = 5, 50, 0.1
+ROUNDS, STEPS, MESSAGES, BULK_S = 5, 4, 50, 0.1
 MOST_BULK_BYTES = 200_000_000
 SMALLER = 4
 """The small batch is so many times smaller."""
@@ -84,29 +85,43 @@ def thin_steps(job: Job, dataset: Dataset, device: torch.device) -> dict[str, Me
     from compression.exchange import use_chain
 
     steps = Steps(job, dataset, device, BATCHES)
-    found = {}
-    for chain in (FIRST, *(c for c in CHAINS if c != FIRST)):
-        use_chain(steps.trainable.model, chain)
-        first = chain == FIRST
-        result = steps.measure(Windows(SETTLE, ROUNDS, 5) if first else Windows(2, 1, 6))
-        names = {module_name(table.name): table.name for table in dataset.manifest.tables}
-        wire = result["wire_bytes"]
-        found[chain] = Measured(
-            batch=job.train.batch_size,
-            step_ms=result["step_ms"],
-            tables=[row | {"table": names[row["table"]]} for row in result["tables"]],
-            ids_bytes=wire["ids"] + wire["sizes"],
-            dense_bytes=wire["dense"],
-        )
+    for _ in range(SETTLE):
+        steps.step()
+    # Chains take turns: what they code changes from step to step.
+    rounds: dict[str, list[dict[str, Any]]] = {chain: [] for chain in (FIRST, *(c for c in CHAINS if c != FIRST))}
+    for _ in range(ROUNDS):
+        for chain, results in rounds.items():
+            use_chain(steps.trainable.model, chain)
+            results.append(steps.measure(Windows(0, 1, STEPS if chain == FIRST else 2)))
+    names = {module_name(table.name): table.name for table in dataset.manifest.tables}
+    found = {chain: _mean(job.train.batch_size, results, names) for chain, results in rounds.items()}
     del steps
     gc.collect()
     return found
 
 
+def _mean(batch: int, results: list[dict[str, Any]], names: dict[str, str]) -> Measured:
+    """Of some rounds; the step is their median."""
+    tables: dict[str, dict[str, Any]] = {}
+    for row in (row for result in results for row in result["tables"]):
+        into = tables.setdefault(row["table"], {"table": names[row["table"]], "path": row["path"]})
+        for key, value in row.items():
+            if isinstance(value, float):
+                into[key] = into.get(key, 0.0) + value / len(results)
+    wire = {kind: statistics.fmean(result["wire_bytes"][kind] for result in results) for kind in KINDS}
+    return Measured(
+        batch=batch,
+        step_ms=statistics.median(result["step_ms"] for result in results),
+        tables=list(tables.values()),
+        ids_bytes=wire["ids"] + wire["sizes"],
+        dense_bytes=wire["dense"],
+    )
+
+
 def local_ms(job: Job, dataset: Dataset, device: torch.device) -> float:
     """A step whose communication is free."""
     steps = Steps(job, dataset, device, BATCHES, local_groups())
-    found = float(steps.measure(Windows(5, ROUNDS, 5))["step_ms"])
+    found = float(steps.measure(Windows(5, ROUNDS, STEPS))["step_ms"])
     del steps
     gc.collect()
     return found
