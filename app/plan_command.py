@@ -54,6 +54,9 @@ def run_plan(
     constants, notes = read_calibration(calibration, config) if calibration else (Constants(), [])
     with data_progress(Console(stderr=True)) as progress:
         dataset = open_dataset(config, progress)
+    if config.exchange.dense == "none":
+        # The plan is for the thin exchange, of which this is a part.
+        config.exchange.dense = "thin"
     workload = read_workload(config.job(str(dataset.path)), dataset)
     ranks, link = workers or config.cluster.workers, link_mbit or config.exchange.link_mbit
     if ranks < 2:
@@ -126,7 +129,8 @@ def fragment(problem: Problem, plan: Plan, batch: int | None = None) -> dict[str
         if pick.hot < table.of.rows
     }
     hot = {table.name: pick.hot for table, pick in zip(problem.tables, plan.picks, strict=True) if pick.hot}
-    chosen: dict[str, Any] = {"cache": {"hot_rows": hot}, "exchange": {"codec": "thin", "tables": tables}}
+    exchange = {"codec": "thin", "tables": tables} | ({"dense": "thin"} if problem.setting.dense == "thin" else {})
+    chosen: dict[str, Any] = {"cache": {"hot_rows": hot}, "exchange": exchange}
     if batch is not None:
         chosen["train"] = {"batch_size": batch}
     return chosen
