@@ -24,7 +24,7 @@ from app.storage import local_storage
 from app.tracked_run import closed_at_the_end, open_tracked_run
 from app.tune_confirm import Confirmed, confirm
 from app.tune_result import best_of, pareto, read_trials, valid_trials, write_whole
-from app.tune_space import Curves, changes, config_of, default_point, space_of, steps_of
+from app.tune_space import Curves, changes, config_of, first_points, space_of, steps_of
 from app.tune_trial import BASELINE, Search, run_trial, train_once
 from app.tune_worker import Baseline
 from app.workers import stop_signals
@@ -191,11 +191,12 @@ def _fit(search: Search, options: TuneOptions, folder: Path) -> None:
     if tune.Tuner.can_restore(str(ray_folder)) and any(ray_folder.glob("experiment_state-*.json")):
         tuner = tune.Tuner.restore(str(ray_folder), trainable, resume_unfinished=True)
     else:
+        space = space_of(search.base, search.device)
         algorithm = OptunaSearch(
-            space_of(search.base, search.device).distributions(),
+            space.distributions(),
             metric=["speedup", "auc_delta"],
             mode=["max", "max"],
-            points_to_evaluate=[default_point(search.base, tables) for tables in ("uniform", "each")],
+            points_to_evaluate=first_points(search.base, space),
             seed=options.seed,
         )
         tuner = tune.Tuner(

@@ -56,7 +56,7 @@ def space_of(config: RunConfig, device: str) -> Space:
 
 
 def default_point(config: RunConfig, tables: str) -> Point:
-    """Where a search begins: what `config` says, the same bounds for all tables or one for `each`."""
+    """What `config` says, the same bounds for all tables or one for `each`."""
     exchange = config.exchange
     return {
         "row_bound": exchange.row_bound,
@@ -69,6 +69,18 @@ def default_point(config: RunConfig, tables: str) -> Point:
         "path": "auto",
         "hot_share": config.cache.hot_share,
     }
+
+
+def first_points(config: RunConfig, space: Space) -> list[Point]:
+    """Where a search begins: what `config` says for all tables, and once, twice and four times that by table."""
+    found = [default_point(config, "uniform")]
+    for factor in (1, 2, 4):
+        point = default_point(config, "each")
+        for key in ("row_bound", "gradient_bound", "dense_bound"):
+            low, high = getattr(space, key)
+            point[key] = min(max(factor * point[key], low), high)
+        found.append(point)
+    return found
 
 
 def config_of(point: Point, base: RunConfig, curves: Curves, steps: int) -> RunConfig:

@@ -15,7 +15,7 @@ import yaml
 
 from app.config import load_config
 from app.tune_result import Trial, best_of, pareto, read_trials, table, valid_trials, write_outcome
-from app.tune_space import Space, bounds_of_tables, changes, config_of, default_point, space_of
+from app.tune_space import Space, bounds_of_tables, changes, config_of, default_point, first_points, space_of
 from app.tune_worker import LOST, Baseline, speedup
 from compression.bounds import Curve
 from pipelines.errors import UserError
@@ -74,6 +74,13 @@ def test_a_point_is_a_configuration_that_train_takes(tmp_path: Path) -> None:
     again = load_config("smoke", tmp_path / "best.yaml")
     assert (again.exchange, again.bounds, again.cache) == (config.exchange, config.bounds, config.cache)
     assert config_of(default_point(base, "uniform"), base, CURVES, 400).exchange.tables == {}
+
+
+def test_a_search_begins_with_what_is_stated_and_wider_by_table() -> None:
+    points = first_points(load_config("smoke", assignments=["exchange.row_bound=0.03"]), Space())
+    assert [point["tables"] for point in points] == ["uniform", "each", "each", "each"]
+    assert [point["row_bound"] for point in points] == [0.03, 0.03, 0.06, Space().row_bound[1]]
+    assert [point["dense_bound"] for point in points] == [0.002, 0.002, 0.004, 0.008]
 
 
 def test_hot_rows_are_searched_where_there_can_be_any() -> None:
