@@ -113,7 +113,7 @@ def stop_signals() -> Iterator[None]:
     Ray's own handler of SIGINT aborts the workers and leaves with SystemExit(0), which would look like success.
     """
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         with _insisting():
             yield
@@ -122,6 +122,13 @@ def stop_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _interrupt(*_: object) -> None:
+    # What a script starts with `&` ignores SIGINT, and so would ignore SIGTERM too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
