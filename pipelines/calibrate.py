@@ -25,6 +25,7 @@ from pipelines.job import Job
 from pipelines.measure import Steps, Windows
 from pipelines.metrics import KINDS
 from pipelines.model import build_model
+from pipelines.options import CacheOptions
 from pipelines.workload import Workload, read_workload
 
 FIRST = "huffman"
@@ -77,7 +78,9 @@ def calibrate(job: Job, dataset: Dataset, device: torch.device, advance: Callabl
 
 def _with(job: Job, batch: int, codec: Any, dense: Any) -> Job:
     exchange = job.exchange.model_copy(update={"codec": codec, "dense": dense, "chain": FIRST, "tables": {}})
-    return replace(job, train=job.train.model_copy(update={"batch_size": batch}), exchange=exchange)
+    return replace(
+        job, cache=CacheOptions(), train=job.train.model_copy(update={"batch_size": batch}), exchange=exchange
+    )
 
 
 def thin_steps(job: Job, dataset: Dataset, device: torch.device) -> dict[str, Measured]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ class Steps:
 
     def __init__(self, job: Job, dataset: Dataset, device: torch.device, batches: int, groups: Groups | None = None):
         self.trainable: Trainable = build_trainable(job, dataset, device, groups)
-        self._batches = load(job, dataset, device, batches)
+        hot = self.trainable.hot
+        self._batches = load(job, dataset, device, batches, None if hot is None else hot.splitter)
         self._feed = self._cycle()
         self.device = device
 
@@ -104,8 +105,18 @@ class Steps:
         return merged
 
 
-def load(job: Job, dataset: Dataset, device: torch.device, count: int) -> Sequence[Batch]:
-    """This rank's first batches of the first epoch, fewer if an epoch has fewer."""
+def load(
+    job: Job,
+    dataset: Dataset,
+    device: torch.device,
+    count: int,
+    prepare: Callable[[Batch], Batch] | None = None,
+) -> Sequence[Batch]:
+    """This rank's first batches of the first epoch, fewer if an epoch has fewer.
+
+    Args:
+        prepare: what each goes through, as in `Loader`.
+    """
     loader = Loader(
         dataset,
         job.data.train_split,
@@ -115,6 +126,7 @@ def load(job: Job, dataset: Dataset, device: torch.device, count: int) -> Sequen
         shuffle=job.data.shuffle,
         seed=job.train.seed,
         table_rows=job.model.table_rows,
+        prepare=prepare,
     )
     stream = loader.train_batches(0)
     batches = [batch.to(device) for batch, _ in zip(stream, range(count), strict=False)]
