@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+WAITING = 4
+"""Times the capacity that ids may wait to be counted."""
+
 
 class FrequentIds:
     """The most frequent ids of a stream, each with a count that is too low by at most `error`.
@@ -15,29 +18,61 @@ class FrequentIds:
     batches and any order of merges.
 
     Attributes:
-        ids: int64 [n], ascending; counts: int64 [n], above 0; n is at most the capacity.
         lookups: of the stream so far.
-        error: true count - `error` <= count <= true count; an id that is not in `ids` was seen at most `error` times.
+
+    >>> counts = FrequentIds(2)
+    >>> for batch in ([1, 2], [1, 3], [1, 2]):
+    ...     counts.update(np.array(batch))
+    >>> counts.ids.tolist(), counts.counts.tolist(), counts.error
+    ([1, 2], [2, 1], 1)
     """
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is at least 1, not {capacity}")
         self.capacity = capacity
-        self.ids, self.counts = np.empty(0, np.int64), np.empty(0, np.int64)
-        self.lookups = self.error = 0
+        self._ids, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self.lookups = self._error = 0
+        self._waiting: list[NDArray[np.int64]] = []
+        self._waits = 0
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """int64 [n], ascending; n is at most the capacity."""
+        self._count_waiting()
+        return self._ids
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """int64 [n], above 0."""
+        self._count_waiting()
+        return self._counts
+
+    @property
+    def error(self) -> int:
+        """true count - error <= count <= true count; an id that is not in `ids` was seen at most `error` times."""
+        self._count_waiting()
+        return self._error
 
     def update(self, ids: NDArray[np.integer]) -> None:
         """Count a batch of ids, of any shape."""
-        seen, counts = np.unique(ids, return_counts=True)
-        self._add(seen.astype(np.int64), counts.astype(np.int64))
-        self.lookups += int(np.size(ids))
+        self._waiting.append(np.ravel(ids).astype(np.int64))
+        self._waits += ids.size
+        self.lookups += ids.size
+        # Sorting them with those that are kept is worth it only for as many.
+        if self._waits > WAITING * self.capacity:
+            self._count_waiting()
+
+    def add(self, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Count ids, ascending and without duplicates, so many times each."""
+        self.lookups += int(counts.sum())
+        self._add(ids, counts)
 
     def merge(self, other: FrequentIds) -> None:
         """Count what another worker counted; the capacity stays this one's."""
         self._add(other.ids, other.counts)
         self.lookups += other.lookups
-        self.error += other.error
+        self._error += other.error
 
     def most_frequent(self, count: int) -> NDArray[np.int64]:
         """int64 [<= count] ids by falling count, those of equal count by id.
@@ -59,18 +94,23 @@ class FrequentIds:
         if not 0 <= factor <= 1:
             raise ValueError(f"factor is in 0 to 1, not {factor}")
         counts = np.floor(self.counts * factor).astype(np.int64)
-        self.ids, self.counts = self.ids[counts > 0], counts[counts > 0]
+        self._ids, self._counts = self._ids[counts > 0], counts[counts > 0]
         self.lookups = int(np.ceil(self.lookups * factor))
-        self.error = int(np.ceil(self.error * factor)) + (factor < 1)
+        self._error = int(np.ceil(self._error * factor)) + (factor < 1)
+
+    def _count_waiting(self) -> None:
+        if self._waiting:
+            seen, counts = np.unique(np.concatenate(self._waiting), return_counts=True)
+            self._waiting, self._waits = [], 0
+            self._add(seen, counts.astype(np.int64))
 
     def _add(self, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """ids ascending, without duplicates."""
-        every, inverse = np.unique(np.concatenate([self.ids, ids]), return_inverse=True)
+        every, inverse = np.unique(np.concatenate([self._ids, ids]), return_inverse=True)
         sums = np.zeros(every.size, np.int64)
-        np.add.at(sums, inverse, np.concatenate([self.counts, counts]))
+        np.add.at(sums, inverse, np.concatenate([self._counts, counts]))
         if every.size > self.capacity:
             taken = int(np.partition(sums, every.size - self.capacity - 1)[every.size - self.capacity - 1])
             sums -= taken
-            self.error += taken
+            self._error += taken
         kept = sums > 0
-        self.ids, self.counts = every[kept], sums[kept]
+        self._ids, self._counts = every[kept], sums[kept]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from cache.recent import RecentCounts
+from cache.sketch import FrequentIds
 from cache.split import HotLookups
 from cache.tables import Ints, Slots
 
@@ -30,7 +30,7 @@ class Recent:
         self._hot[lookups.touched] += 1
         for counts, ids in zip(self._cold, lookups.cold, strict=True):
             if counts is not None:
-                counts.add(ids)
+                counts.update(ids)
 
     def take(self) -> list[tuple[Ints, tuple[Ints, Ints]]]:
         """By table: counts of its slots, and ids and counts of cold rows. Of all ranks, the same on all; then count
@@ -45,14 +45,14 @@ class Recent:
             merged = self._cold[i]
             for of_rank in of_ranks:
                 if merged is not None and of_rank[i] is not None:
-                    merged.merge(*(array.numpy() for array in of_rank[i]))
-            found.append((own, merged.read() if merged is not None else (own[:0], own[:0])))
+                    merged.add(*(array.numpy() for array in of_rank[i]))
+            found.append((own, (merged.ids, merged.counts) if merged is not None else (own[:0], own[:0])))
         self._reset()
         return found
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this rank: tensors."""
-        read = [None if counts is None else counts.read() for counts in self._cold]
+        read = [None if counts is None else (counts.ids, counts.counts) for counts in self._cold]
         cold = [None if of is None else [torch.from_numpy(array) for array in of] for of in read]
         return {"hot": torch.from_numpy(self._hot), "cold": cold}
 
@@ -61,11 +61,11 @@ class Recent:
         self._hot += state["hot"].numpy()
         for counts, of in zip(self._cold, state["cold"], strict=True):
             if counts is not None:
-                counts.merge(*(array.numpy() for array in of))
+                counts.add(*(array.numpy() for array in of))
 
     def _reset(self) -> None:
         self._hot = np.zeros(self._slots.size, np.int64)
         self._cold = [
-            RecentCounts(max(2 * table.hot, LEAST)) if 0 < table.hot < table.rows else None
+            FrequentIds(max(2 * table.hot, LEAST)) if 0 < table.hot < table.rows else None
             for table in self._slots.tables
         ]

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.adapt import Moves, choose, moved
-from cache.recent import RecentCounts
 from cache.tables import HotSet, HotTable, Slots
-
-STREAMS = st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12)
-
-
-@given(streams=st.lists(STREAMS, min_size=1, max_size=3), capacity=st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
-def test_counts_of_merged_ranks_are_within_the_stated_error(streams: list[list[list[int]]], capacity: int) -> None:
-    true = Counter(id for stream in streams for ids in stream for id in ids)
-    merged = RecentCounts(capacity)
-    for stream in streams:
-        of_rank = RecentCounts(capacity)
-        for ids in stream:
-            of_rank.add(np.array(ids, np.int64))
-        merged.merge(*of_rank.read())
-    ids, counts = merged.read()
-    assert ids.size <= capacity and (np.diff(ids) > 0).all()
-    found = dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    error = sum(true.values()) / (capacity + 1)
-    assert all(count - error <= found.get(id, 0) <= count for id, count in true.items())
-    if len(true) <= capacity:
-        assert found == dict(true)
-
-
-def test_a_capacity_is_positive() -> None:
-    with pytest.raises(ValueError, match="capacity is positive"):
-        RecentCounts(0)
-
 
 COUNTS = st.lists(st.integers(0, 9), max_size=8)
 
