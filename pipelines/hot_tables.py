@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -12,6 +13,8 @@ from pipelines.errors import UserError
 from pipelines.job import Job
 from pipelines.model import table_configs
 from pipelines.options import CacheOptions
+
+_SPECIAL = 2
 
 
 def hot_tables(job: Job, dataset: Dataset, device: torch.device) -> list[HotTable]:
@@ -54,7 +57,12 @@ def hot_counts(options: CacheOptions, rows: Mapping[str, int]) -> dict[str, int]
             raise UserError(f"no table '{table}'", where=where, fix=f"tables are {', '.join(rows)}")
         if count > rows[table]:
             raise UserError(f"{count:,} of {rows[table]:,} rows", where=where, fix="use at most as many as there are")
-    return {table: options.hot_rows.get(table, int(options.hot_share * size)) for table, size in rows.items()}
+    return {table: options.hot_rows.get(table, _share(options.hot_share, size)) for table, size in rows.items()}
+
+
+def _share(share: float, rows: int) -> int:
+    """Rows that are a share of a table, and the two before the most frequent one: missing and unknown."""
+    return min(_SPECIAL + math.ceil(share * (rows - _SPECIAL)), rows) if share else 0
 
 
 def _check(job: Job, counts: Mapping[str, int], device: torch.device) -> None:

@@ -208,7 +208,8 @@ class CacheOptions(Options):
     """By table name, how many of its most frequent rows every worker holds: ids are ranked by frequency, so these are
     its first ones. As many as the table has rows = it is replicated wholly."""
     hot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The same as a share of the rows of each table that `hot_rows` does not name; 0 = none."""
+    """The same as a share of the rows of each table that `hot_rows` does not name, the rows for missing and unknown ids
+    besides; 0 = none."""
     audit_every: NonNegative = 100
     """Steps between two comparisons of the workers' hot rows and optimiser state by checksum; a difference ends the
     run with an error that names the worker, table and rows. 0 = none."""

@@ -17,7 +17,9 @@ from app.config import load_config
 from cache.audit import DivergedReplicaError
 from pipelines.dataset import Dataset
 from pipelines.export import export_checkpoint
+from pipelines.hot_tables import hot_counts
 from pipelines.job import Job, Metrics
+from pipelines.loader import Loader
 from pipelines.run_state import RunState
 from pipelines.train import train_in_windows
 from tests.ranks import run_ranks
@@ -239,4 +241,25 @@ def test_it_is_metered_and_described(ranks: list[dict[str, Any]]) -> None:
     assert sent.keys() == {f"table_C{i}" for i in range(1, 7)}
     assert [table for table, count in sent.items() if not count] == ["table_C4"]
     said = "\n".join(hot["said"])
-    assert "hot rows: 122 of " in said and " on every rank, " in said and "hot rows replaced" in said
+    assert "hot rows: 126 of " in said and " on every rank, " in said and "hot rows replaced" in said
+
+
+@pytest.mark.slow
+def test_hit_rates_are_those_of_a_plain_count(ranks: list[dict[str, Any]], small_dataset: Dataset) -> None:
+    """PC-50: tables of unequal size and traffic; overall, it is a share of lookups and not a mean of tables."""
+    hot = hot_counts(job_of("", *HOT).cache, small_dataset.table_rows)
+    loaders = [
+        Loader(small_dataset, "train", batch_size=64, rank=rank, world_size=2, shuffle=True).train_batches(0)
+        for rank in range(2)
+    ]
+    for step in range(5):
+        batches = [next(loader).sparse_features for loader in loaders]
+        ids = {table: np.concatenate([of[table].values().numpy() for of in batches]) for table in hot}
+        hits = {table: int((of < hot[table]).sum()) for table, of in ids.items()}
+        rates = {f"cache/hit_rate/{table}": hits[table] / of.size for table, of in ids.items()}
+        rates["cache/hit_rate"] = sum(hits.values()) / sum(of.size for of in ids.values())
+        for rank in ranks:
+            found = {name: series[step] for name, series in rank["thin_hot"]["hit_rates"].items()}
+            assert found == pytest.approx(rates)
+    for loader in loaders:
+        loader.close()
