@@ -30,7 +30,7 @@ def test_examples_of_the_guide() -> None:
         assert count > 15 and failed == 0, said
 
 
-@pytest.mark.parametrize("name", ["adapt", "recent", "tables"])
+@pytest.mark.parametrize("name", ["adapt", "sketch", "tables"])
 def test_examples_of_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"cache.{name}"))
     assert found.attempted and not found.failed
