@@ -247,7 +247,8 @@ def _dense_coding_s(setting: Setting, constants: Constants) -> float:
 def plain_cost(tables: Sequence[Table], setting: Setting, constants: Constants) -> StepCost:
     """Of TorchRec's own exchange in fp32, without a cache: ids and lengths of 4 bytes, pooled rows and their gradients.
 
-    Owners are taken for evenly loaded: TorchRec's planner sees to that.
+    Owners are taken for as evenly loaded as whole tables allow: TorchRec's planner sees to that. With more ranks than
+    tables the one that owns the widest table serves all others.
     """
     ranks, link = setting.ranks, setting.bytes_per_s(constants)
     away = (ranks - 1) / ranks
@@ -255,6 +256,8 @@ def plain_cost(tables: Sequence[Table], setting: Setting, constants: Constants) 
     values = setting.batch * sum(table.dim for table in tables)
     ids = 4 * away * (lookups + setting.batch * len(tables))
     rows = gradients = 4 * away * values
+    widest = setting.batch * max((table.dim for table in tables), default=0)
+    busiest = max(1.0, widest * ranks / values) if values else 1.0
     dense = 2 * away * 4 * setting.dense_values
     window = constants.overlap_us * setting.batch * 1e-6
     messages = 6.0 * (ranks - 1)
@@ -265,10 +268,10 @@ def plain_cost(tables: Sequence[Table], setting: Setting, constants: Constants) 
         sync=0.0,
         dense=dense,
         messages=messages,
-        busiest=1.0,
+        busiest=busiest,
         compute_ms=constants.local_fixed_ms + 1e-3 * constants.local_sample_us * setting.batch,
         coding_ms=0.0,
         messages_ms=1e-3 * constants.message_us * messages,
-        forward_ms=1e3 * (rows / link + max(0.0, ids / link - window)),
-        backward_ms=1e3 * max(0.0, (gradients + dense) / link - window),
+        forward_ms=1e3 * (busiest * rows / link + max(0.0, busiest * ids / link - window)),
+        backward_ms=1e3 * max(0.0, (busiest * gradients + dense) / link - window),
     )

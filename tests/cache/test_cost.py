@@ -115,6 +115,14 @@ def test_torchrec_and_pooled_bytes() -> None:
     assert by_path["pooled"].rows == pytest.approx(cost.rows / 4, abs=200)  # a byte a value
 
 
+def test_with_more_ranks_than_tables_an_owner_serves_all() -> None:
+    """Of TorchRec's exchange too: what is compared must have the same hot spot."""
+    tables = [Table(name, 8, Frequencies.of([1] * 100), bag_length=1.0) for name in "ab"]
+    few, many = (plain_cost(tables, Setting(ranks=r, batch=64, link_mbit=100, dense="none"), EXACT) for r in (2, 16))
+    assert few.busiest == 1 and many.busiest == 8
+    assert many.forward_ms > 7 * few.forward_ms
+
+
 def test_time_is_bytes_over_the_link_and_what_is_hidden() -> None:
     setting = Setting(ranks=2, batch=500, link_mbit=100, dense="none")
     quiet = replace(EXACT, latency_us=0, message_us=0, fixed_ms=1, sample_us=0, overlap_us=0)
