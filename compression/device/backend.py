@@ -76,9 +76,9 @@ class Arena:
             self._memory[name] = self.backend.allocate(self._sizes[name])
         return self.backend.address(self._memory[name])
 
-    def memory(self, name: str) -> Any:
-        """What the backend allocated for a buffer."""
-        return self._memory[name]
+    def buffers(self) -> list[Any]:
+        """What the backend allocated."""
+        return list(self._memory.values())
 
     @property
     def size(self) -> int:

@@ -14,9 +14,9 @@ from compression.device.backend import Arena, Backend
 from compression.device.records import Coding, Tables
 from compression.device.tables import TableDecoder, TableEncoder
 from compression.quantize import check_bound
-from compression.wire import BFLOAT16, BITPACK, CHAINS, RAW
+from compression.wire import BFLOAT16, BITPACK, CHAINS, DEDUP, RAW
 
-ON_DEVICE = (RAW, BITPACK)
+ON_DEVICE = (RAW, BITPACK, DEDUP)
 """Chains that kernels encode and decode."""
 _SEEDS = 1 << 64
 
@@ -45,7 +45,7 @@ class Payload(NamedTuple):
 class DeviceCodec:
     """`Codec` for tables on a device: the same payloads, many of them in one call.
 
-    Chains huffman, rans, dedup and lossless, bounds below 2^-100 and dtypes of other than float32, float16 and bfloat16
+    Chains huffman, rans and lossless, bounds below 2^-100 and dtypes of other than float32, float16 and bfloat16
     have no kernel: such a message goes through the host and the CPU codec, and comes out the same.
 
     Attributes:
@@ -110,7 +110,9 @@ class DeviceCodec:
             np.array([CHAINS[chains[k]] for k in places], np.int64),
             None
             if stochastic is None
-            else np.array([(stochastic + k - ends[i]) % _SEEDS for k, i in zip(places, chosen, strict=True)], np.uint64),
+            else np.array(
+                [(stochastic + k - ends[i]) % _SEEDS for k, i in zip(places, chosen, strict=True)], np.uint64
+            ),
         )
         made = self._encoder.encode(tables, coding)
         out = self._encoder.arena.get(self._encoder.OUT, 0)

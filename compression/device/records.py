@@ -7,14 +7,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compression.wire import DESCRIPTOR, HEADER, MOST_VALUES, PART_BYTES
+from compression.device.backend import THREADS
+from compression.shapes import FEWEST_ROWS, MOST_COLUMNS
+from compression.wire import BITPACK, DEDUP, DESCRIPTOR, HEADER, MOST_VALUES, PART_BYTES
 
 SECTION = np.dtype(
     [("values", "<u8")]
     + [(name, "<i8") for name in ("n", "rows", "columns", "dtype", "chain", "table", "message", "first_block")]
     + [("first_value", "<i8"), ("stochastic", "<i8"), ("relative", "<i8"), ("seed", "<u8"), ("bound", "<f8")]
+    + [("work", "<i8")]
 )
 MESSAGE = np.dtype([("first_section", "<i8"), ("sections", "<i8"), ("words", "<u8"), ("capacity", "<i8")])
+ROWS = np.dtype(
+    [(name, "<i8") for name in ("section", "rows", "columns", "first_chunk")]
+    + [("codes", "<u8"), ("table", "<u8"), ("mask", "<i8"), ("slots", "<u8"), ("numbers", "<u8"), ("firsts", "<u8")]
+)
 STATE_BYTES = 56
 BLOCK = 1024
 """Values that are packed together."""
@@ -64,17 +71,34 @@ class Plan(NamedTuple):
 
     Attributes:
         sections: SECTION [S]; owners: uint32 [blocks], the section of each block; messages: MESSAGE [M].
-        raw: int64 [S], raw words.
+        rows: ROWS [R], of sections whose equal rows are sent once, with addresses from 0 on; row_owners: uint32
+            [chunks], the `rows` of each chunk of THREADS rows.
     """
 
     sections: NDArray[np.void]
     owners: NDArray[np.uint32]
     messages: NDArray[np.void]
-    raw: Ints
+    rows: NDArray[np.void]
+    row_owners: NDArray[np.uint32]
+
+    @property
+    def table_bytes(self) -> int:
+        """Of all hash tables; addresses of other working memory of rows are from here on."""
+        return 4 * int((self.rows["mask"] + 1).sum())
+
+    @property
+    def row_bytes(self) -> int:
+        """Of all working memory of rows."""
+        last = self.rows[-1:]
+        return int((last["firsts"].astype(np.int64) + 4 * last["rows"]).sum())
 
 
-def make_plan(tables: Tables, coding: Coding | None = None) -> Plan:
+def make_plan(tables: Tables, coding: Coding | None = None, *, rows: bool = False) -> Plan:
     """The sections of tables, cut as `wire.parts` does, and their messages, without the addresses of payloads.
+
+    Args:
+        coding: to encode them.
+        rows: to decode them where equal rows may have been sent once.
 
     Raises:
         ValueError: a section or a message is larger than the format allows.
@@ -99,6 +123,13 @@ def make_plan(tables: Tables, coding: Coding | None = None) -> Plan:
         sections["chain"] = coding.chains[table]
         if coding.seeds is not None:
             sections["stochastic"], sections["seed"] = 1, coding.seeds[table]
+    compared = (sections["rows"] >= FEWEST_ROWS) & (sections["columns"] <= MOST_COLUMNS) & (sections["columns"] >= 2)
+    if coding is not None:
+        sections["chain"][(sections["chain"] == DEDUP) & ~compared] = BITPACK
+        compared &= sections["chain"] == DEDUP
+    elif not rows:
+        compared[:] = False
+    sections["work"] = np.where(compared, compared.cumsum() - 1, -1)
     raw = (n * item[table] + 3) // 4
     messages = np.zeros(tables.count, MESSAGE)
     counts = np.bincount(sections["message"], minlength=tables.count)
@@ -110,4 +141,23 @@ def make_plan(tables: Tables, coding: Coding | None = None) -> Plan:
         raise ValueError(f"a section of {n.max()} values: a row is too wide")
     if messages.size and messages["capacity"].max() >= MOST_WORDS:
         raise ValueError(f"a message of {4 * messages['capacity'].max()} bytes: at most {4 * MOST_WORDS} go in one")
-    return Plan(sections, np.repeat(np.arange(table.size, dtype=np.uint32), blocks), messages, raw)
+    owners = np.repeat(np.arange(table.size, dtype=np.uint32), blocks)
+    return Plan(sections, owners, messages, *_make_rows(sections, np.flatnonzero(compared)))
+
+
+def _make_rows(sections: NDArray[np.void], which: Ints) -> tuple[NDArray[np.void], NDArray[np.uint32]]:
+    """Working memory of these sections: the hash tables first, which are to be 0, then the rest."""
+    found = np.zeros(which.size, ROWS)
+    rows, columns = sections["rows"][which], sections["columns"][which]
+    found["section"], found["rows"], found["columns"] = which, rows, columns
+    sizes = 1 << np.ceil(np.log2(np.maximum(2 * rows, 64))).astype(np.int64)
+    found["mask"] = sizes - 1
+    found["table"] = 4 * (sizes.cumsum() - sizes)
+    chunks = -(-rows // THREADS)
+    found["first_chunk"] = chunks.cumsum() - chunks
+    codes = rows * (-(-2 * columns // 8) * 8)
+    each = -(-4 * rows // 8) * 8
+    at = 4 * int(sizes.sum()) + (codes + 3 * each).cumsum() - (codes + 3 * each)
+    found["codes"], found["slots"] = at, at + codes
+    found["numbers"], found["firsts"] = at + codes + each, at + codes + 2 * each
+    return found, np.repeat(np.arange(which.size, dtype=np.uint32), chunks)

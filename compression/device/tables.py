@@ -8,11 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compression.device.backend import THREADS, WARPS, Arena, Backend
-from compression.device.records import ALIGNED, MESSAGE, SECTION, STATE_BYTES, Coding, Plan, Tables, make_plan
+from compression.device.records import (
+    ALIGNED,
+    MESSAGE,
+    ROWS,
+    SECTION,
+    STATE_BYTES,
+    Coding,
+    Plan,
+    Tables,
+    make_plan,
+)
 
 CHECKSUM_WORDS = THREADS * 16
 """Of a message, that a block sums at least."""
 MOST_CHECKSUM_BLOCKS = 1024
+NEEDS_ROWS = 32
+"""See `Problem` in kernels/common.cuh."""
 
 
 class Payloads(NamedTuple):
@@ -20,8 +32,8 @@ class Payloads(NamedTuple):
 
     Attributes:
         starts, sizes: int64 [messages], in bytes of the buffer.
-        unfinished: int64, messages that have a table to be sent bit for bit, which no kernel does: whoever called
-            puts in what the CPU codec makes of them; there is room for the largest payload.
+        unfinished: int64, messages that have a table to be sent bit for bit, which no kernel does; they have no
+            payload.
     """
 
     starts: NDArray[np.int64]
@@ -30,11 +42,32 @@ class Payloads(NamedTuple):
 
 
 class _Uploaded(NamedTuple):
-    """Addresses of a plan on the device."""
+    """A plan on the device: addresses of its records, how many there are, and of working memory.
+
+    Attributes:
+        blocks: owners, states, and the memory for `slots` of uint32 a block.
+    """
 
     sections: int
-    owners: int
+    section_count: int
     messages: int
+    message_count: int
+    rows: int
+    rows_count: int
+    row_owners: int
+    chunks: int
+    owners: int
+    blocks: int
+    states: int
+    slots: int
+
+    def slot(self, number: int) -> int:
+        """A uint32 of each block."""
+        return self.slots + 4 * self.blocks * number
+
+
+WIDTHS, PLACES, OFFSETS, NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS, CODE_PLACES, SPARE = range(9)
+"""What is kept of each block; all but the first three only where equal rows are sent once."""
 
 
 class TableEncoder:
@@ -52,38 +85,58 @@ class TableEncoder:
             ValueError: see `make_plan`.
         """
         plan = make_plan(tables, coding)
-        count, blocks = plan.messages.size, plan.owners.size
-        starts = (-(-plan.messages["capacity"] // ALIGNED) * ALIGNED).cumsum()
-        out = self.arena.get(self.OUT, 4 * int(starts[-1]) if count else 0)
-        starts = np.concatenate([[0], starts[:-1]]).astype(np.int64)[:count]
-        plan.messages["words"] = (4 * starts + out).astype(np.uint64)
+        count = plan.messages.size
         if not count:
-            return Payloads(starts, starts, starts)
-        at = _upload(self.arena, plan)
-        problems = self.arena.get("small", 4 * (2 * count + 2 * tables.rows.size))
+            return Payloads(*(np.empty(0, np.int64) for _ in range(3)))
+        ends = (-(-plan.messages["capacity"] // ALIGNED) * ALIGNED).cumsum()
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        out = self.arena.get(self.OUT, 4 * int(ends[-1]))
+        plan.messages["words"] = (4 * starts + out).astype(np.uint64)
+        at = _upload(self.arena, plan, tables_zeroed=True)
+        small = 4 * (2 * count + 2 * tables.rows.size)
+        problems = self.arena.get("small", small)
         sizes, ranges = problems + 4 * count, problems + 8 * count
-        self.arena.backend.zero(problems, 4 * (2 * count + 2 * tables.rows.size))
-        self._code(plan, at, blocks, problems, ranges, bool(coding.relative.any()))
-        states = self.arena.get("states", STATE_BYTES * plan.sections.size)
-        self.arena.run("write_frames", count, at.sections, states, at.messages, sizes)
-        widths, places, offsets = _of_blocks(self.arena, blocks)
+        self.arena.backend.zero(problems, small)
+        if coding.relative.any():
+            self.arena.run("find_ranges", _warps(at), at.sections, at.owners, at.blocks, ranges)
         self.arena.run(
-            "write_blocks", _warps(blocks), at.sections, at.owners, blocks, states, at.messages, widths, places, offsets
+            "make_grids", -(-at.section_count // THREADS), at.sections, at.section_count, ranges, at.states, problems
         )
-        self.arena.run("write_checksums", _checksum_grid(plan), at.messages, sizes)
-        small = self.arena.backend.download(problems, 8 * count).view(np.uint32).astype(np.int64).reshape(2, count)
-        return Payloads(4 * starts, 4 * small[1], np.flatnonzero(small[0]))
+        self._choose(at)
+        self._write(at, sizes, _checksum_grid(plan))
+        found = self.arena.backend.download(problems, 8 * count).view(np.uint32).astype(np.int64).reshape(2, count)
+        return Payloads(4 * starts, 4 * found[1], np.flatnonzero(found[0]))
 
-    def _code(self, plan: Plan, at: _Uploaded, blocks: int, problems: int, ranges: int, relative: bool) -> None:
-        """The state of each section: what becomes of it, and its size."""
-        arena, sections = self.arena, plan.sections.size
-        states = arena.get("states", STATE_BYTES * sections)
-        widths, places, offsets = _of_blocks(arena, blocks)
-        if relative:
-            arena.run("find_ranges", _warps(blocks), at.sections, at.owners, blocks, ranges)
-        arena.run("make_grids", -(-sections // THREADS), at.sections, sections, ranges, states, problems)
-        arena.run("measure_blocks", _warps(blocks), at.sections, at.owners, blocks, states, widths, places)
-        arena.run("place_blocks", sections, at.sections, states, widths, places, offsets)
+    def _choose(self, at: _Uploaded) -> None:
+        """What becomes of each section, and its size."""
+        run, slot = self.arena.run, at.slot
+        narrow, wide = slot(CODE_PLACES), slot(SPARE)
+        if at.rows_count:
+            run("count_patches", _warps(at), at.sections, at.owners, at.blocks, at.states, narrow, wide)
+            run("choose_widths", at.rows_count, at.sections, at.rows, at.states, narrow, wide)
+            run("write_codes", _warps(at), at.sections, at.owners, at.blocks, at.states, at.rows)
+            run("match_rows", at.chunks, at.rows, at.row_owners, at.states)
+            run("number_rows", at.rows_count, at.rows, at.states)
+            run("refer_rows", at.chunks, at.rows, at.row_owners, at.states)
+        widths, places, offsets = slot(WIDTHS), slot(PLACES), slot(OFFSETS)
+        run("measure_blocks", _warps(at), at.sections, at.owners, at.blocks, at.states, widths, places)
+        run("place_blocks", at.section_count, at.sections, at.states, widths, places, offsets)
+        if at.rows_count:
+            widths = slot(NUMBER_WIDTHS), slot(CODE_WIDTHS)
+            offsets = slot(NUMBER_OFFSETS), slot(CODE_OFFSETS)
+            run("measure_streams", _warps(at), at.sections, at.owners, at.blocks, at.states, at.rows, *widths)
+            run("place_streams", at.rows_count, at.sections, at.rows, at.states, *widths, *offsets)
+
+    def _write(self, at: _Uploaded, sizes: int, checksum_grid: tuple[int, int]) -> None:
+        """The payloads and their sizes."""
+        run, slot = self.arena.run, at.slot
+        blocks = at.sections, at.owners, at.blocks, at.states, at.messages
+        run("write_frames", at.message_count, at.sections, at.states, at.messages, sizes)
+        run("write_blocks", _warps(at), *blocks, slot(WIDTHS), slot(PLACES), slot(OFFSETS))
+        if at.rows_count:
+            of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS, CODE_PLACES)]
+            run("write_streams", _warps(at), *blocks, at.rows, *of_streams)
+        run("write_checksums", checksum_grid, at.messages, sizes)
 
 
 class TableDecoder:
@@ -91,6 +144,7 @@ class TableDecoder:
 
     def __init__(self, backend: Backend) -> None:
         self.arena = Arena(backend)
+        self._rows = False  # whether a payload with equal rows sent once has been seen
 
     def decode(self, tables: Tables, addresses: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Decode into the tables.
@@ -106,48 +160,76 @@ class TableDecoder:
         Raises:
             ValueError: see `make_plan`.
         """
-        plan = make_plan(tables)
-        count, blocks, sections = plan.messages.size, plan.owners.size, plan.sections.size
-        if not count:
+        if not tables.count:
             return np.empty(0, np.int64)
+        problems = self._decode(tables, addresses, sizes)
+        if not self._rows and (problems[0] & NEEDS_ROWS).any():
+            self._rows = True
+            problems = self._decode(tables, addresses, sizes)
+        return np.flatnonzero(problems.any(axis=0))
+
+    def _decode(self, tables: Tables, addresses: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Problems, and what checksums lack, of each message."""
+        plan = make_plan(tables, rows=self._rows)
+        count = plan.messages.size
         foreign = (sizes % 4 != 0) | (sizes > 4 * plan.messages["capacity"])
         plan.messages["words"], plan.messages["capacity"] = addresses, np.where(foreign, 0, sizes // 4)
-        at = _upload(self.arena, plan)
+        at = _upload(self.arena, plan, tables_zeroed=False)
         problems = self.arena.get("small", 8 * count)
         self.arena.backend.zero(problems, 8 * count)
-        states = self.arena.get("states", STATE_BYTES * sections)
-        widths, _, offsets = _of_blocks(self.arena, blocks)
-        run = self.arena.run
-        run("read_frames", count, at.sections, states, at.messages, problems)
+        run, slot = self.arena.run, at.slot
+        blocks = at.sections, at.owners, at.blocks, at.states
+        widths, offsets = slot(WIDTHS), slot(OFFSETS)
+        run("read_frames", count, at.sections, at.states, at.messages, problems)
         run("check_checksums", _checksum_grid(plan), at.messages, problems + 4 * count)
-        run("find_blocks", sections, at.sections, states, at.messages, widths, offsets, problems)
-        run(
-            "read_blocks", _warps(blocks), at.sections, at.owners, blocks, states, at.messages, widths, offsets, problems
-        )
-        run("read_patches", sections, at.sections, states, at.messages, problems)
-        small = self.arena.backend.download(problems, 8 * count).view(np.uint32).reshape(2, count)
-        return np.flatnonzero(small.any(axis=0))
+        run("find_blocks", at.section_count, at.sections, at.states, at.messages, widths, offsets, problems)
+        run("read_blocks", _warps(at), *blocks, at.messages, widths, offsets, problems)
+        if at.rows_count:
+            of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS)]
+            run("find_streams", at.rows_count, at.sections, at.rows, at.states, at.messages, *of_streams, problems)
+            run("read_streams", _warps(at), *blocks, at.messages, at.rows, *of_streams, problems)
+            run("expand_rows", _warps(at), *blocks, at.rows, problems)
+        run("read_patches", at.section_count, at.sections, at.states, at.messages, problems)
+        return self.arena.backend.download(problems, 8 * count).view(np.uint32).reshape(2, count)
 
 
-def _upload(arena: Arena, plan: Plan) -> _Uploaded:
-    """All of a plan in one copy."""
-    parts = [plan.sections.view(np.uint8), plan.messages.view(np.uint8), plan.owners.view(np.uint8)]
-    data = np.concatenate(parts)
+def _upload(arena: Arena, plan: Plan, *, tables_zeroed: bool) -> _Uploaded:
+    """All of a plan in one copy, and its working memory; `tables_zeroed`: hash tables are needed, and are to be 0."""
+    sections, blocks = plan.sections.size, plan.owners.size
+    states = arena.get("states", STATE_BYTES * sections)
+    slots = arena.get("blocks", 4 * blocks * (9 if plan.rows.size else 3))
+    if plan.rows.size:
+        work = arena.get("rows", plan.row_bytes)
+        for name in ("codes", "table", "slots", "numbers", "firsts"):
+            plan.rows[name] += np.uint64(work)
+        if tables_zeroed:
+            arena.backend.zero(work, plan.table_bytes)
+    parts = plan.sections, plan.messages, plan.rows, plan.owners, plan.row_owners
+    data = np.concatenate([part.view(np.uint8) for part in parts])
     address = arena.get("plan", data.size)
     arena.backend.upload(address, data)
-    messages = address + SECTION.itemsize * plan.sections.size
-    return _Uploaded(address, messages + MESSAGE.itemsize * plan.messages.size, messages)
+    messages = address + SECTION.itemsize * sections
+    rows = messages + MESSAGE.itemsize * plan.messages.size
+    owners = rows + ROWS.itemsize * plan.rows.size
+    return _Uploaded(
+        sections=address,
+        section_count=sections,
+        messages=messages,
+        message_count=plan.messages.size,
+        rows=rows,
+        rows_count=plan.rows.size,
+        row_owners=owners + 4 * blocks,
+        chunks=plan.row_owners.size,
+        owners=owners,
+        blocks=blocks,
+        states=states,
+        slots=slots,
+    )
 
 
-def _of_blocks(arena: Arena, blocks: int) -> tuple[int, int, int]:
-    """Three uint32 of each block."""
-    start = arena.get("blocks", 12 * blocks)
-    return start, start + 4 * blocks, start + 8 * blocks
-
-
-def _warps(blocks: int) -> int:
+def _warps(at: _Uploaded) -> int:
     """CUDA blocks, for a warp a block of values."""
-    return -(-blocks // WARPS)
+    return -(-at.blocks // WARPS)
 
 
 def _checksum_grid(plan: Plan) -> tuple[int, int]:

@@ -27,6 +27,7 @@ struct Section {
     i64 stochastic, relative;
     u64 seed;
     double bound;  // absolute, or a share of the table's range
+    i64 work;      // number of its `Rows`, -1 if its chain does not look for equal rows
 };
 struct Message {
     i64 first_section, sections;
@@ -34,18 +35,29 @@ struct Message {
     i64 capacity;  // words, when encoding the most it can have, when decoding what it has
 };
 
+// Working memory of a section whose equal rows are sent once: addresses, of u32 where not said.
+struct Rows {
+    i64 section, rows, columns;
+    i64 first_chunk;  // of all sections' chunks of THREADS rows
+    u64 codes;        // i8 or i16, each row filled up with zeros to 8 bytes
+    u64 table;        // [mask + 1], 0 before: 1 + a row, by its hash
+    i64 mask;
+    u64 slots, numbers, firsts;  // [rows]
+};
+
 // What becomes of a section.
 struct State {
     float step, inverse, limit, bound;
     float whole_limit;  // of the bound that was asked for, where stochastic rounding halves the other
     u32 chain, words, packed, patches, start;
-    u32 distinct, middle;  // of chain dedup: distinct rows, words of the numbers
-    u32 width;             // bytes of a code
-    u32 unused;
+    u32 width;         // bytes of a code, 0 if too many values have none
+    u32 code_patches;  // with codes of this width
+    u32 distinct;      // rows
+    u32 numbered;      // words of the numbers of rows
 };
 
 // Values for the host: one word a message each.
-enum Problem { NONE = 0, NEEDS_LOSSLESS = 1, BAD_FRAME = 2, BAD_SECTION = 4, BAD_PATCH = 8 };
+enum Problem { NONE = 0, NEEDS_LOSSLESS = 1, BAD_FRAME = 2, BAD_SECTION = 4, BAD_PATCH = 8, BAD_NUMBER = 16, NEEDS_ROWS = 32 };
 
 __device__ inline u32 lane_id() { return threadIdx.x & 31; }
 __device__ inline u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }

@@ -75,6 +75,10 @@ extern "C" __global__ void __launch_bounds__(256)
             state.words = descriptor[3];
             state.bound = __uint_as_float(descriptor[4]);
             bool lossy = state.chain == BITPACK || state.chain == DEDUP;
+            if (state.chain == DEDUP && s.work < 0) {  // no memory for it has been given
+                atomicOr(&problems[blockIdx.x], (u32)NEEDS_ROWS);
+                good = false;
+            }
             bool bounded = state.bound >= 3.944304526105059e-31f && state.bound <= 1.329227995784916e36f;
             good = good && descriptor[0] >> 8 == s.dtype && descriptor[1] == s.rows && descriptor[2] == s.columns &&
                    state.words <= raw && (lossy ? bounded : state.chain == RAW && state.bound == 0 && state.words == raw);

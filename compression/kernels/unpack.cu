@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(256)
     read_patches(const Section *sections, const State *states, const Message *messages, u32 *problems) {
     const Section &s = sections[blockIdx.x];
     const State &state = states[blockIdx.x];
-    if (problems[s.message] & (BAD_FRAME | BAD_SECTION) || state.chain == RAW) return;
+    if (problems[s.message] & (BAD_FRAME | BAD_SECTION | BAD_NUMBER) || state.chain == RAW) return;
     const u32 *end = (const u32 *)messages[s.message].words + state.start + state.words;
     const u32 *bits = end - state.patches, *places = bits - state.patches;
     bool good = true;

@@ -26,7 +26,9 @@ class OnCpu(CpuDevice):
         memory = self.put(one.raw)
         return memory, Matrix(memory.address, one.rows, one.columns, one.dtype)
 
-    def encode(self, messages: Sequence[Sequence[Any]], bounds: Any, chain: Any = "bitpack", **more: Any) -> list[bytes]:
+    def encode(
+        self, messages: Sequence[Sequence[Any]], bounds: Any, chain: Any = "bitpack", **more: Any
+    ) -> list[bytes]:
         pairs = [[self.matrix(table) for table in message] for message in messages]
         payloads = self.codec.encode([[pair[1] for pair in message] for message in pairs], bounds, chain, **more)
         return [self.download(payload.address, payload.size).tobytes() for payload in payloads]
@@ -44,7 +46,11 @@ class OnCpu(CpuDevice):
 
 def spoiled(table: Any) -> Any:
     """Other values in the same shape and dtype."""
-    out = torch.zeros(table.shape, dtype=table.dtype) if isinstance(table, torch.Tensor) else np.zeros_like(table, order="C")
+    out = (
+        torch.zeros(table.shape, dtype=table.dtype)
+        if isinstance(table, torch.Tensor)
+        else np.zeros_like(table, order="C")
+    )
     source(out).raw[:] = 0x5C
     return out
 

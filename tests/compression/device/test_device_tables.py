@@ -24,7 +24,9 @@ def cast(table: np.ndarray, dtype: str) -> Any:
     return table if dtype == "float32" else torch.from_numpy(table).to(HALVES[dtype])
 
 
-def check(device: OnCpu, codec: Codec, tables: list[Any], bounds: Any, chain: str = "bitpack", **more: Any) -> list[str]:
+def check(
+    device: OnCpu, codec: Codec, tables: list[Any], bounds: Any, chain: str = "bitpack", **more: Any
+) -> list[str]:
     """One message: same bytes, each side decodes them to the same; the chains of its sections."""
     wanted = codec.encode(tables, bounds, chain, **more).tobytes()
     assert device.encode([tables], bounds, chain, **more) == [wanted]
@@ -36,7 +38,7 @@ def check(device: OnCpu, codec: Codec, tables: list[Any], bounds: Any, chain: st
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(any_tables(), max_size=4), st.sampled_from(["bitpack", "raw"]), st.booleans(), st.sampled_from(DTYPES))
+@given(st.lists(any_tables(), max_size=4), st.sampled_from(["bitpack", "dedup", "dedup", "raw"]), st.booleans(), st.sampled_from(DTYPES))
 def test_any_message_has_the_bytes_of_the_cpu_codec(device, codec, cases, chain, relative, dtype):
     tables = [cast(table, dtype) for table, _ in cases]
     bounds = [Relative(bound / 1e3) if relative else bound for _, bound in cases]
@@ -84,7 +86,7 @@ def test_stochastic_rounding(device, codec, dtype):
     table = trained(700, 16)
     table.ravel()[::97] = np.resize(SPECIAL, table.ravel()[::97].size)
     tables = [cast(table, dtype), cast(trained(9, 4), dtype), cast(trained(3, 1), dtype)]
-    for bound in (0.05, Relative(0.02), 3.0):
+    for bound in (0.05, Relative(0.02), 0.5):
         assert check(device, codec, tables, bound, stochastic=2**63 + 5)[0] == "bitpack"
 
 
@@ -175,7 +177,7 @@ def test_what_has_no_kernel_goes_through_the_host(device, codec):
         name = "bitpack" if chain == "auto" else chain
         assert device.encode([tables], bounds, chain) == [codec.encode(tables, bounds, name).tobytes()]
     assert device.codec.on_host == before + 5
-    assert check(device, codec, tables, Relative(0.0)) == ["lossless", "lossless"]
+    assert check(device, codec, tables, Relative(0.0))[0] == "lossless"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bool", "int64", "int8"])
