@@ -49,14 +49,15 @@ class Backend(Protocol):
         """
 
 
+def kernel_names(file: Path) -> list[str]:
+    """The kernels of a file."""
+    return re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([\w, ]+\)\s+)?(\w+)', file.read_text())
+
+
 @functools.cache
 def kernel_files() -> dict[str, str]:
     """The file of each kernel."""
-    found = {}
-    for file in sorted(FOLDER.glob("*.cu")):
-        for name in re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)', file.read_text()):
-            found[name] = file.name
-    return found
+    return {name: file.name for file in sorted(FOLDER.glob("*.cu")) for name in kernel_names(file)}
 
 
 class Arena:

@@ -133,7 +133,7 @@ __device__ inline void write_block(
 }
 
 // The words of sections of chains bitpack and raw, each at its place in its message.
-extern "C" __global__ void __launch_bounds__(256) write_blocks(
+extern "C" __global__ void __launch_bounds__(256, 4) write_blocks(
     const Section *sections, const u32 *owners, i64 blocks, const State *states, const Message *messages,
     const u32 *widths, const u32 *places, const u32 *offsets) {
     i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;

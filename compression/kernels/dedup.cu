@@ -106,7 +106,7 @@ __device__ inline void write_patches_of(
 }
 
 // The words of sections of chain dedup. A warp a block.
-extern "C" __global__ void __launch_bounds__(256) write_streams(
+extern "C" __global__ void __launch_bounds__(256, 4) write_streams(
     const Section *sections, const u32 *owners, i64 blocks, const State *states, const Message *messages,
     const Rows *all_rows, const u32 *number_widths, const u32 *code_widths, const u32 *number_offsets,
     const u32 *code_offsets, const u32 *places) {

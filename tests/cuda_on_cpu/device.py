@@ -15,7 +15,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from compression.device.backend import FOLDER, THREADS, kernel_files
+from compression.device.backend import FOLDER, THREADS, kernel_files, kernel_names
 
 HERE = Path(__file__).resolve().parent
 FLAGS = [
@@ -26,7 +26,7 @@ launched: Counter[str] = Counter()
 """Launches of each kernel in this process."""
 
 
-class KernelFault(Exception):
+class KernelError(Exception):
     """A kernel did what it must not; the message is the runner's report."""
 
 
@@ -65,13 +65,6 @@ def _compile(compiler: str, sources: list[Path], work: Path, target: Path) -> No
     built = work / "built"
     subprocess.run([*command, "-o", str(built)], check=True)
     built.replace(target)
-
-
-def kernel_names(source: Path) -> list[str]:
-    """The kernels of a file."""
-    import re
-
-    return re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)', source.read_text())
 
 
 class CpuDevice:
@@ -173,7 +166,7 @@ class CpuDevice:
     def _fault(self) -> None:
         self._process.wait()
         self._errors.seek(0)
-        raise KernelFault(self._errors.read().decode(errors="replace"))
+        raise KernelError(self._errors.read().decode(errors="replace"))
 
 
 class _Memory:

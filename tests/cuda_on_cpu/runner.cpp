@@ -120,12 +120,13 @@ void run_block(unsigned threads, std::mt19937 &random, bool shuffled) {
             left -= fibers[i].state == DONE;
         }
         if (moved || !left) continue;
-        for (unsigned i = 0; i < threads; i++)
-            if (fibers[i].state != AT_BARRIER) {
-                threadIdx.x = i;
-                fail(fibers[i].state == DONE ? "ended while others wait at __syncthreads"
-                                             : "waits for lanes of its warp that do not come");
-            }
+        auto has = [&](State state) {
+            for (unsigned i = 0; i < threads; i++)
+                if (fibers[i].state == state) return threadIdx.x = i, true;
+            return false;
+        };
+        if (has(IN_WARP)) fail("waits for lanes of its warp that do not come");
+        if (has(DONE)) fail("ended while others wait at __syncthreads");
         for (unsigned i = 0; i < threads; i++) fibers[i].state = READY;
     }
 }

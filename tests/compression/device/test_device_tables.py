@@ -38,7 +38,12 @@ def check(
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(any_tables(), max_size=4), st.sampled_from(["bitpack", "dedup", "dedup", "raw"]), st.booleans(), st.sampled_from(DTYPES))
+@given(
+    st.lists(any_tables(), max_size=4),
+    st.sampled_from(["bitpack", "dedup", "dedup", "raw"]),
+    st.booleans(),
+    st.sampled_from(DTYPES),
+)
 def test_any_message_has_the_bytes_of_the_cpu_codec(device, codec, cases, chain, relative, dtype):
     tables = [cast(table, dtype) for table, _ in cases]
     bounds = [Relative(bound / 1e3) if relative else bound for _, bound in cases]
