@@ -140,6 +140,16 @@ class GpuCodec:
         """Bytes of device memory held."""
         return self._codec.size
 
+    @contextmanager
+    def timed_launches(self) -> Iterator[list[tuple[str, torch.cuda.Event, torch.cuda.Event]]]:
+        """Kernels launched while this is open, each with events before and after it."""
+        found: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._backend.timed = found
+        try:
+            yield found
+        finally:
+            self._backend.timed = None
+
 
 def tensor_codec(device: torch.device | str) -> GpuCodec | HostCodec:
     """A codec for tensors of a device; on a CUDA device where kernels cannot run, the CPU codec, with one warning."""
@@ -174,7 +184,8 @@ def contiguous(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def matrix(tensor: torch.Tensor) -> Matrix:
     """A contiguous tensor as kernels are told of it."""
     dtype = wire.DTYPES.index(str(tensor.dtype).removeprefix("torch."))
-    return Matrix(tensor.data_ptr(), *tensor.shape, dtype)
+    rows, columns = tensor.shape
+    return Matrix(tensor.data_ptr(), rows, columns, dtype)
 
 
 class CudaBackend:
@@ -185,6 +196,7 @@ class CudaBackend:
         if not torch.cuda.is_available():
             raise GpuUnavailableError("PyTorch sees no CUDA device: install a driver, or a PyTorch built for CUDA")
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self.timed: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] | None = None
         self._last: tuple[int, Any] | None = None
         with torch.cuda.device(self.device), self._cupy.cuda.Device(self.device.index):
             self._kernels = load_kernels(self._cupy)
@@ -247,7 +259,16 @@ class CudaBackend:
             self._cupy.cuda.runtime.memcpyAsync(to, source, size, kind, stream)
 
     def launch(self, kernel: str, grid: tuple[int, int], arguments: tuple[int, ...]) -> None:
-        self._kernels[kernel]((*grid, 1), (THREADS, 1, 1), tuple(map(np.uint64, arguments)))
+        words = tuple(np.uint64(argument) for argument in arguments)
+        if self.timed is None:
+            self._kernels[kernel]((*grid, 1), (THREADS, 1, 1), words)
+            return
+        stream = torch.cuda.current_stream(self.device)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(stream)
+        self._kernels[kernel]((*grid, 1), (THREADS, 1, 1), words)
+        end.record(stream)
+        self.timed.append((kernel, start, end))
 
 
 def _import_cupy() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -90,45 +91,21 @@ class DeviceCodec:
         Raises:
             ValueError: a bound or chain is none, or there are not as many as tables.
         """
-        count = sum(map(len, messages))
-        limits = _each(bounds, count, "bounds")
-        chains = ["bitpack" if name == "auto" else name for name in _each(chain, count, "chains")]
-        for name in set(chains) - set(CHAINS):
-            raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
-        shares = [check_bound(bound.share if isinstance(bound, Relative) else bound) for bound in limits]
         ends = np.cumsum([0, *map(len, messages)]).tolist()
-        mine = [
-            all(CHAINS[chains[at + i]] in ON_DEVICE and one.dtype <= BFLOAT16 for i, one in enumerate(message))
-            for at, message in zip(ends, messages, strict=False)
+        wanted = _Wanted(_each(bounds, ends[-1], "bounds"), _each(chain, ends[-1], "chains"), stochastic)
+        of = [wanted.part(start, stop) for start, stop in pairwise(ends)]
+        here = [
+            i for i, message in enumerate(messages) if of[i].on_device and all(m.dtype <= BFLOAT16 for m in message)
         ]
-        chosen = [i for i, (message, own) in enumerate(zip(messages, mine, strict=True)) for _ in message if own]
-        tables = _tables([messages[i] for i, own in enumerate(mine) if own])
-        places = [k for i, own in enumerate(mine) if own for k in range(ends[i], ends[i + 1])]
-        coding = Coding(
-            np.array([shares[k] for k in places], np.float64),
-            np.array([isinstance(limits[k], Relative) for k in places], np.bool_),
-            np.array([CHAINS[chains[k]] for k in places], np.int64),
-            None
-            if stochastic is None
-            else np.array(
-                [(stochastic + k - ends[i]) % _SEEDS for k, i in zip(places, chosen, strict=True)], np.uint64
-            ),
-        )
-        made = self._encoder.encode(tables, coding)
+        made = self._encoder.encode(_tables([messages[i] for i in here]), _coding([of[i] for i in here]))
         out = self._encoder.arena.get(self._encoder.OUT, 0)
         found = {
             i: Payload(out + start, size)
-            for i, start, size in zip(
-                (i for i, own in enumerate(mine) if own), made.starts.tolist(), made.sizes.tolist(), strict=True
-            )
+            for i, start, size in zip(here, made.starts.tolist(), made.sizes.tolist(), strict=True)
         }
-        device_messages = list(found)
-        left = sorted([i for i, own in enumerate(mine) if not own] + [device_messages[k] for k in made.unfinished])
-        encoded = [
-            self._encode_on_host(messages[i], limits[ends[i] : ends[i + 1]], chains[ends[i] : ends[i + 1]], stochastic)
-            for i in left
-        ]
-        at = self._arena.get("host", sum(map(len, encoded)))
+        left = sorted({*range(len(messages))} - {*here} | {here[k] for k in made.unfinished})
+        encoded = [self._encode_on_host(messages[i], of[i]) for i in left]
+        at = self._arena.get("host", sum(data.size for data in encoded))
         for i, data in zip(left, encoded, strict=True):
             self._backend.upload(at, data)
             found[i] = Payload(at, data.size)
@@ -154,12 +131,10 @@ class DeviceCodec:
         for i in sorted(others | {mine[k] for k in wrong}):
             self._decode_on_host(payloads[i], outs[i])
 
-    def _encode_on_host(
-        self, message: Sequence[Matrix], bounds: list[Any], chains: list[Any], stochastic: int | None
-    ) -> NDArray[np.uint8]:
+    def _encode_on_host(self, message: Sequence[Matrix], wanted: _Wanted) -> NDArray[np.uint8]:
         self.on_host += 1
         arrays = [_array(one, self._backend.download(one.address, one.size)) for one in message]
-        return self._host.encode(arrays, bounds, chains, stochastic=stochastic).copy()
+        return self._host.encode(arrays, wanted.bounds, wanted.chains, stochastic=wanted.stochastic).copy()
 
     def _decode_on_host(self, payload: Payload, outs: Sequence[Matrix]) -> None:
         self.on_host += 1
@@ -168,6 +143,30 @@ class DeviceCodec:
         self._host.decode(raw, [_array(one, bytes_) for one, bytes_ in zip(outs, data, strict=True)])
         for one, bytes_ in zip(outs, data, strict=True):
             self._backend.upload(one.address, bytes_)
+
+
+class _Wanted:
+    """How tables are to be encoded, an entry a table.
+
+    Raises:
+        ValueError: a bound or chain is none.
+    """
+
+    def __init__(self, bounds: list[Bound], chains: list[str], stochastic: int | None) -> None:
+        self.bounds, self.stochastic = bounds, stochastic
+        self.chains = ["bitpack" if name == "auto" else name for name in chains]
+        for name in set(self.chains) - set(CHAINS):
+            raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
+        for bound in bounds:
+            check_bound(bound.share if isinstance(bound, Relative) else bound)
+
+    def part(self, start: int, stop: int) -> _Wanted:
+        return _Wanted(self.bounds[start:stop], self.chains[start:stop], self.stochastic)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether kernels know all the chains."""
+        return all(CHAINS[name] in ON_DEVICE for name in self.chains)
 
 
 def _each(given: Any, count: int, what: str) -> list[Any]:
@@ -179,12 +178,27 @@ def _each(given: Any, count: int, what: str) -> list[Any]:
     return found
 
 
+def _coding(messages: list[_Wanted]) -> Coding:
+    bounds = [bound for one in messages for bound in one.bounds]
+    # The number of a table in its message is added to the seed, as `Codec.encode` does.
+    seeds = [(one.stochastic or 0) + i for one in messages for i in range(len(one.bounds))]
+    stochastic = any(one.stochastic is not None for one in messages)
+    return Coding(
+        np.array([bound.share if isinstance(bound, Relative) else bound for bound in bounds], np.float64),
+        np.array([isinstance(bound, Relative) for bound in bounds], np.bool_),
+        np.array([CHAINS[name] for one in messages for name in one.chains], np.int64),
+        np.array([seed % _SEEDS for seed in seeds], np.uint64) if stochastic else None,
+    )
+
+
 def _tables(messages: Sequence[Sequence[Matrix]]) -> Tables:
     flat = [one for message in messages for one in message]
-    shapes = np.array([one[1:] for one in flat], np.int64).reshape(-1, 3)
+    rows, columns, dtypes = np.array([one[1:] for one in flat], np.int64).reshape(-1, 3).T.copy()
     return Tables(
         np.array([one.address for one in flat], np.uint64),
-        *(np.ascontiguousarray(column) for column in shapes.T),
+        rows,
+        columns,
+        dtypes,
         np.repeat(np.arange(len(messages)), [len(message) for message in messages]),
         len(messages),
     )

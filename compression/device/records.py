@@ -40,7 +40,7 @@ class Tables(NamedTuple):
         addresses: uint64, of float32, float16 or bfloat16 [rows, columns], contiguous.
         rows, columns, dtypes: int64; dtypes as on the wire.
         messages: int64, ascending: the message of each table.
-        count: messages, some of which may have no table.
+        message_count: some of which may have no table.
     """
 
     addresses: NDArray[np.uint64]
@@ -48,7 +48,7 @@ class Tables(NamedTuple):
     columns: Ints
     dtypes: Ints
     messages: Ints
-    count: int
+    message_count: int
 
 
 class Coding(NamedTuple):
@@ -131,8 +131,8 @@ def make_plan(tables: Tables, coding: Coding | None = None, *, rows: bool = Fals
         compared[:] = False
     sections["work"] = np.where(compared, compared.cumsum() - 1, -1)
     raw = (n * item[table] + 3) // 4
-    messages = np.zeros(tables.count, MESSAGE)
-    counts = np.bincount(sections["message"], minlength=tables.count)
+    messages = np.zeros(tables.message_count, MESSAGE)
+    counts = np.bincount(sections["message"], minlength=tables.message_count)
     messages["sections"], messages["first_section"] = counts, counts.cumsum() - counts
     ends = np.concatenate([[0], raw.cumsum()])
     held = ends[messages["first_section"] + counts] - ends[messages["first_section"]]

@@ -122,10 +122,9 @@ class TableEncoder:
         run("measure_blocks", _warps(at), at.sections, at.owners, at.blocks, at.states, widths, places)
         run("place_blocks", at.section_count, at.sections, at.states, widths, places, offsets)
         if at.rows_count:
-            widths = slot(NUMBER_WIDTHS), slot(CODE_WIDTHS)
-            offsets = slot(NUMBER_OFFSETS), slot(CODE_OFFSETS)
-            run("measure_streams", _warps(at), at.sections, at.owners, at.blocks, at.states, at.rows, *widths)
-            run("place_streams", at.rows_count, at.sections, at.rows, at.states, *widths, *offsets)
+            of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS)]
+            run("measure_streams", _warps(at), at.sections, at.owners, at.blocks, at.states, at.rows, *of_streams[:2])
+            run("place_streams", at.rows_count, at.sections, at.rows, at.states, *of_streams)
 
     def _write(self, at: _Uploaded, sizes: int, checksum_grid: tuple[int, int]) -> None:
         """The payloads and their sizes."""
@@ -160,7 +159,7 @@ class TableDecoder:
         Raises:
             ValueError: see `make_plan`.
         """
-        if not tables.count:
+        if not tables.message_count:
             return np.empty(0, np.int64)
         problems = self._decode(tables, addresses, sizes)
         if not self._rows and (problems[0] & NEEDS_ROWS).any():

@@ -79,7 +79,7 @@ class CpuDevice:
         files = sources or [FOLDER / name for name in sorted(set(kernel_files().values()))]
         program = build(files, Path(tempfile.gettempdir()))
         self.seed = seed
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         self._process = subprocess.Popen(
             [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             env={"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
