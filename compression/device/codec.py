@@ -15,9 +15,9 @@ from compression.device.backend import Arena, Backend
 from compression.device.records import Coding, Tables
 from compression.device.tables import TableDecoder, TableEncoder
 from compression.quantize import check_bound
-from compression.wire import BFLOAT16, BITPACK, CHAINS, DEDUP, RAW
+from compression.wire import BFLOAT16, BITPACK, CHAINS, DEDUP, HUFFMAN, RAW
 
-ON_DEVICE = (RAW, BITPACK, DEDUP)
+ON_DEVICE = (RAW, BITPACK, DEDUP, HUFFMAN)
 """Chains that kernels encode and decode."""
 _SEEDS = 1 << 64
 

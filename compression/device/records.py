@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compression.device.backend import THREADS
 from compression.shapes import FEWEST_ROWS, MOST_COLUMNS
-from compression.wire import BITPACK, DEDUP, DESCRIPTOR, HEADER, MOST_VALUES, PART_BYTES
+from compression.wire import BITPACK, DEDUP, DESCRIPTOR, HEADER, HUFFMAN, MOST_VALUES, PART_BYTES
 
 SECTION = np.dtype(
     [("values", "<u8")]
@@ -23,6 +23,8 @@ ROWS = np.dtype(
     + [("codes", "<u8"), ("table", "<u8"), ("mask", "<i8"), ("slots", "<u8"), ("numbers", "<u8"), ("firsts", "<u8")]
 )
 STATE_BYTES = 56
+HISTOGRAM = 128
+"""Counts of the symbols of references."""
 BLOCK = 1024
 """Values that are packed together."""
 ALIGNED = 64
@@ -82,9 +84,9 @@ class Plan(NamedTuple):
     row_owners: NDArray[np.uint32]
 
     @property
-    def table_bytes(self) -> int:
-        """Of all hash tables; addresses of other working memory of rows are from here on."""
-        return 4 * int((self.rows["mask"] + 1).sum())
+    def zeroed_bytes(self) -> int:
+        """Of all hash tables, each with a histogram before it; other working memory of rows follows them."""
+        return 4 * int((HISTOGRAM + self.rows["mask"] + 1).sum())
 
     @property
     def row_bytes(self) -> int:
@@ -125,11 +127,12 @@ def make_plan(tables: Tables, coding: Coding | None = None, *, rows: bool = Fals
             sections["stochastic"], sections["seed"] = 1, coding.seeds[table]
     compared = (sections["rows"] >= FEWEST_ROWS) & (sections["columns"] <= MOST_COLUMNS) & (sections["columns"] >= 2)
     if coding is not None:
-        sections["chain"][(sections["chain"] == DEDUP) & ~compared] = BITPACK
-        compared &= sections["chain"] == DEDUP
-    elif not rows:
-        compared[:] = False
-    sections["work"] = np.where(compared, compared.cumsum() - 1, -1)
+        chain = sections["chain"]
+        chain[(chain == DEDUP) & ~compared] = BITPACK
+        worked = (chain == DEDUP) | ((chain == HUFFMAN) & (n > 0))
+    else:
+        worked = (n > 0) & rows
+    sections["work"] = np.where(worked, worked.cumsum() - 1, -1)
     raw = (n * item[table] + 3) // 4
     messages = np.zeros(tables.message_count, MESSAGE)
     counts = np.bincount(sections["message"], minlength=tables.message_count)
@@ -142,22 +145,27 @@ def make_plan(tables: Tables, coding: Coding | None = None, *, rows: bool = Fals
     if messages.size and messages["capacity"].max() >= MOST_WORDS:
         raise ValueError(f"a message of {4 * messages['capacity'].max()} bytes: at most {4 * MOST_WORDS} go in one")
     owners = np.repeat(np.arange(table.size, dtype=np.uint32), blocks)
-    return Plan(sections, owners, messages, *_make_rows(sections, np.flatnonzero(compared)))
+    return Plan(sections, owners, messages, *_make_rows(sections, np.flatnonzero(worked), compared[worked]))
 
 
-def _make_rows(sections: NDArray[np.void], which: Ints) -> tuple[NDArray[np.void], NDArray[np.uint32]]:
-    """Working memory of these sections: the hash tables first, which are to be 0, then the rest."""
+def _make_rows(
+    sections: NDArray[np.void], which: Ints, compared: NDArray[np.bool_]
+) -> tuple[NDArray[np.void], NDArray[np.uint32]]:
+    """Working memory of these sections: what is to be 0 first, hash tables and histograms, then the rest. Sections that
+    are not `compared` are taken as one column."""
     found = np.zeros(which.size, ROWS)
-    rows, columns = sections["rows"][which], sections["columns"][which]
+    rows = np.where(compared, sections["rows"][which], sections["n"][which])
+    columns = np.where(compared, sections["columns"][which], 1)
     found["section"], found["rows"], found["columns"] = which, rows, columns
-    sizes = 1 << np.ceil(np.log2(np.maximum(2 * rows, 64))).astype(np.int64)
+    sizes = 1 << np.ceil(np.log2(np.where(compared, np.maximum(2 * rows, 64), 1))).astype(np.int64)
     found["mask"] = sizes - 1
-    found["table"] = 4 * (sizes.cumsum() - sizes)
-    chunks = -(-rows // THREADS)
+    found["table"] = 4 * (HISTOGRAM + sizes).cumsum() - 4 * sizes
+    chunks = np.where(compared, -(-rows // THREADS), 0)
     found["first_chunk"] = chunks.cumsum() - chunks
-    codes = rows * (-(-2 * columns // 8) * 8)
-    each = -(-4 * rows // 8) * 8
-    at = 4 * int(sizes.sum()) + (codes + 3 * each).cumsum() - (codes + 3 * each)
+    codes = -(-np.where(compared, rows * (-(-2 * columns // 8) * 8), 2 * rows) // 8) * 8
+    each = np.where(compared, -(-4 * rows // 8) * 8, 0)
+    begin = -(-4 * int((HISTOGRAM + sizes).sum()) // 8) * 8
+    at = begin + (codes + 3 * each).cumsum() - (codes + 3 * each)
     found["codes"], found["slots"] = at, at + codes
     found["numbers"], found["firsts"] = at + codes + each, at + codes + 2 * each
     return found, np.repeat(np.arange(which.size, dtype=np.uint32), chunks)

@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compression.device.backend import THREADS, WARPS, Arena, Backend
+from compression.device.coded import (
+    CODED_STATE_BYTES,
+    coded_bytes,
+    family_bytes,
+    make_coded,
+    upload_family,
+)
 from compression.device.records import (
     ALIGNED,
-    MESSAGE,
-    ROWS,
-    SECTION,
     STATE_BYTES,
     Coding,
     Plan,
@@ -56,10 +60,21 @@ class _Uploaded(NamedTuple):
     rows_count: int
     row_owners: int
     chunks: int
+    coded: int
+    coded_count: int
+    coded_of: int
+    unit_owners: int
+    units: int
+    coded_states: int
     owners: int
     blocks: int
     states: int
     slots: int
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """What a kernel takes to find the sections of blocks."""
+        return self.sections, self.owners, self.blocks, self.states
 
     def slot(self, number: int) -> int:
         """A uint32 of each block."""
@@ -77,6 +92,7 @@ class TableEncoder:
 
     def __init__(self, backend: Backend) -> None:
         self.arena = Arena(backend)
+        self._family = upload_family(backend, self.arena.get("family", family_bytes()))
 
     def encode(self, tables: Tables, coding: Coding) -> Payloads:
         """Encode tables on the device; the payloads are in the buffer `OUT` until the next call.
@@ -92,13 +108,13 @@ class TableEncoder:
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
         out = self.arena.get(self.OUT, 4 * int(ends[-1]))
         plan.messages["words"] = (4 * starts + out).astype(np.uint64)
-        at = _upload(self.arena, plan, tables_zeroed=True)
+        at = _upload(self.arena, plan, decode=False)
         small = 4 * (2 * count + 2 * tables.rows.size)
         problems = self.arena.get("small", small)
         sizes, ranges = problems + 4 * count, problems + 8 * count
         self.arena.backend.zero(problems, small)
         if coding.relative.any():
-            self.arena.run("find_ranges", _warps(at), at.sections, at.owners, at.blocks, ranges)
+            self.arena.run("find_ranges", _warps(at.blocks), at.sections, at.owners, at.blocks, ranges)
         self.arena.run(
             "make_grids", -(-at.section_count // THREADS), at.sections, at.section_count, ranges, at.states, problems
         )
@@ -110,32 +126,64 @@ class TableEncoder:
     def _choose(self, at: _Uploaded) -> None:
         """What becomes of each section, and its size."""
         run, slot = self.arena.run, at.slot
-        narrow, wide = slot(CODE_PLACES), slot(SPARE)
         if at.rows_count:
-            run("count_patches", _warps(at), at.sections, at.owners, at.blocks, at.states, narrow, wide)
+            narrow, wide = slot(CODE_PLACES), slot(SPARE)
+            run("count_patches", _warps(at.blocks), *at.positions, narrow, wide)
             run("choose_widths", at.rows_count, at.sections, at.rows, at.states, narrow, wide)
-            run("write_codes", _warps(at), at.sections, at.owners, at.blocks, at.states, at.rows)
+            run("write_codes", _warps(at.blocks), *at.positions, at.rows)
             run("match_rows", at.chunks, at.rows, at.row_owners, at.states)
             run("number_rows", at.rows_count, at.rows, at.states)
             run("refer_rows", at.chunks, at.rows, at.row_owners, at.states)
         widths, places, offsets = slot(WIDTHS), slot(PLACES), slot(OFFSETS)
-        run("measure_blocks", _warps(at), at.sections, at.owners, at.blocks, at.states, widths, places)
+        run("measure_blocks", _warps(at.blocks), *at.positions, widths, places)
         run("place_blocks", at.section_count, at.sections, at.states, widths, places, offsets)
-        if at.rows_count:
+        if at.rows_count > at.coded_count:
             of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS)]
-            run("measure_streams", _warps(at), at.sections, at.owners, at.blocks, at.states, at.rows, *of_streams[:2])
+            run("measure_streams", _warps(at.blocks), *at.positions, at.rows, *of_streams[:2])
             run("place_streams", at.rows_count, at.sections, at.rows, at.states, *of_streams)
+        if at.coded_count:
+            self._choose_coded(at)
+
+    def _choose_coded(self, at: _Uploaded) -> None:
+        run = self.arena.run
+        of_chunks = at.coded, at.rows, at.coded_of, at.row_owners, at.states
+        run("count_references", at.chunks, *of_chunks)
+        run("make_codebooks", at.coded_count, at.coded, at.coded_states, at.rows, at.states)
+        run("measure_references", at.chunks, *of_chunks)
+        run("fit_models", at.coded_count, at.coded, at.rows, at.states, self._family)
+        run("make_residuals", _warps(at.blocks), *at.positions, at.rows, at.coded_of, at.coded)
+        run("make_symbols", _warps(at.units), at.coded, at.unit_owners, at.units, at.rows, at.states, self._family)
+        run("place_coded", at.coded_count, at.coded, at.coded_states, at.sections, at.rows, at.states)
 
     def _write(self, at: _Uploaded, sizes: int, checksum_grid: tuple[int, int]) -> None:
         """The payloads and their sizes."""
         run, slot = self.arena.run, at.slot
-        blocks = at.sections, at.owners, at.blocks, at.states, at.messages
         run("write_frames", at.message_count, at.sections, at.states, at.messages, sizes)
-        run("write_blocks", _warps(at), *blocks, slot(WIDTHS), slot(PLACES), slot(OFFSETS))
+        of_blocks = slot(WIDTHS), slot(PLACES), slot(OFFSETS)
+        run("write_blocks", _warps(at.blocks), *at.positions, at.messages, *of_blocks)
+        if at.rows_count > at.coded_count:
+            of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS)]
+            run("write_streams", _warps(at.blocks), *at.positions, at.messages, at.rows, *of_streams)
+        if at.coded_count:
+            self._write_coded(at)
         if at.rows_count:
-            of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS, CODE_PLACES)]
-            run("write_streams", _warps(at), *blocks, at.rows, *of_streams)
+            run("write_code_patches", _warps(at.blocks), *at.positions, at.messages, slot(CODE_PLACES))
         run("write_checksums", checksum_grid, at.messages, sizes)
+
+    def _write_coded(self, at: _Uploaded) -> None:
+        run = self.arena.run
+        run("clear_coded", _warps(at.blocks), *at.positions, at.messages)
+        of_coded = at.coded, at.coded_states
+        run("write_coded_heads", at.coded_count, *of_coded, at.sections, at.rows, at.states, at.messages)
+        run(
+            "write_references", at.chunks, *of_coded, at.sections, at.messages, at.rows, at.coded_of, at.row_owners,
+            at.states,
+        )  # fmt: skip
+        run(
+            "write_symbols", _warps(at.units), *of_coded, at.unit_owners, at.units, at.sections, at.rows, at.states,
+            at.messages, self._family,
+        )  # fmt: skip
+        run("write_low_bits", _warps(at.blocks), *at.positions, at.messages, at.rows, at.coded_of, at.coded)
 
 
 class TableDecoder:
@@ -173,27 +221,27 @@ class TableDecoder:
         count = plan.messages.size
         foreign = (sizes % 4 != 0) | (sizes > 4 * plan.messages["capacity"])
         plan.messages["words"], plan.messages["capacity"] = addresses, np.where(foreign, 0, sizes // 4)
-        at = _upload(self.arena, plan, tables_zeroed=False)
+        at = _upload(self.arena, plan, decode=True)
         problems = self.arena.get("small", 8 * count)
         self.arena.backend.zero(problems, 8 * count)
         run, slot = self.arena.run, at.slot
-        blocks = at.sections, at.owners, at.blocks, at.states
+        blocks = at.positions
         widths, offsets = slot(WIDTHS), slot(OFFSETS)
         run("read_frames", count, at.sections, at.states, at.messages, problems)
         run("check_checksums", _checksum_grid(plan), at.messages, problems + 4 * count)
         run("find_blocks", at.section_count, at.sections, at.states, at.messages, widths, offsets, problems)
-        run("read_blocks", _warps(at), *blocks, at.messages, widths, offsets, problems)
+        run("read_blocks", _warps(at.blocks), *blocks, at.messages, widths, offsets, problems)
         if at.rows_count:
             of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS)]
             run("find_streams", at.rows_count, at.sections, at.rows, at.states, at.messages, *of_streams, problems)
-            run("read_streams", _warps(at), *blocks, at.messages, at.rows, *of_streams, problems)
-            run("expand_rows", _warps(at), *blocks, at.rows, problems)
+            run("read_streams", _warps(at.blocks), *blocks, at.messages, at.rows, *of_streams, problems)
+            run("expand_rows", _warps(at.blocks), *blocks, at.rows, problems)
         run("read_patches", at.section_count, at.sections, at.states, at.messages, problems)
         return self.arena.backend.download(problems, 8 * count).view(np.uint32).reshape(2, count)
 
 
-def _upload(arena: Arena, plan: Plan, *, tables_zeroed: bool) -> _Uploaded:
-    """All of a plan in one copy, and its working memory; `tables_zeroed`: hash tables are needed, and are to be 0."""
+def _upload(arena: Arena, plan: Plan, *, decode: bool) -> _Uploaded:
+    """All of a plan in one copy, and its working memory."""
     sections, blocks = plan.sections.size, plan.owners.size
     states = arena.get("states", STATE_BYTES * sections)
     slots = arena.get("blocks", 4 * blocks * (9 if plan.rows.size else 3))
@@ -201,34 +249,41 @@ def _upload(arena: Arena, plan: Plan, *, tables_zeroed: bool) -> _Uploaded:
         work = arena.get("rows", plan.row_bytes)
         for name in ("codes", "table", "slots", "numbers", "firsts"):
             plan.rows[name] += np.uint64(work)
-        if tables_zeroed:
-            arena.backend.zero(work, plan.table_bytes)
-    parts = plan.sections, plan.messages, plan.rows, plan.owners, plan.row_owners
+        if not decode:
+            arena.backend.zero(work, plan.zeroed_bytes)
+    coded, coded_of, unit_owners = make_coded(plan, arena.get("coded", coded_bytes(plan, every=False)), every=False)
+    coded_states = arena.get("coded states", CODED_STATE_BYTES * coded.size)
+    # Of 8 bytes first: each part then begins at a multiple of its items.
+    parts = plan.sections, plan.messages, plan.rows, coded, coded_of, plan.owners, plan.row_owners, unit_owners
     data = np.concatenate([part.view(np.uint8) for part in parts])
     address = arena.get("plan", data.size)
     arena.backend.upload(address, data)
-    messages = address + SECTION.itemsize * sections
-    rows = messages + MESSAGE.itemsize * plan.messages.size
-    owners = rows + ROWS.itemsize * plan.rows.size
+    at = np.cumsum([address, *(part.nbytes for part in parts)]).tolist()
     return _Uploaded(
-        sections=address,
+        sections=at[0],
         section_count=sections,
-        messages=messages,
+        messages=at[1],
         message_count=plan.messages.size,
-        rows=rows,
+        rows=at[2],
         rows_count=plan.rows.size,
-        row_owners=owners + 4 * blocks,
-        chunks=plan.row_owners.size,
-        owners=owners,
+        coded=at[3],
+        coded_count=coded.size,
+        coded_of=at[4],
+        owners=at[5],
         blocks=blocks,
+        row_owners=at[6],
+        chunks=plan.row_owners.size,
+        unit_owners=at[7],
+        units=unit_owners.size,
+        coded_states=coded_states,
         states=states,
         slots=slots,
     )
 
 
-def _warps(at: _Uploaded) -> int:
-    """CUDA blocks, for a warp a block of values."""
-    return -(-at.blocks // WARPS)
+def _warps(count: int) -> int:
+    """CUDA blocks, for a warp each of so many."""
+    return -(-count // WARPS)
 
 
 def _checksum_grid(plan: Plan) -> tuple[int, int]:

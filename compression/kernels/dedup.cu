@@ -35,9 +35,8 @@ extern "C" __global__ void __launch_bounds__(256) measure_streams(
     u32 owner = owners[at];
     const Section &s = sections[owner];
     const State &state = states[owner];
-    if (s.work < 0 || !state.width) return;
+    if (s.chain != DEDUP || s.work < 0 || !state.width) return;
     const Rows &rows = all_rows[s.work];
-    if (rows.columns == 1) return;
     u32 block = (u32)(at - s.first_block), n = state.distinct * (u32)rows.columns;
     u32 one = width_of(Numbers{(const u32 *)rows.numbers, block * BLOCK}, size_of_block((u32)rows.rows, block));
     u32 two = width_of(DistinctCodes{rows, state.width, block * BLOCK}, size_of_block(n, block));
@@ -67,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) place_streams(
     const Rows &rows = all_rows[blockIdx.x];
     const Section &s = sections[rows.section];
     State &state = states[rows.section];
-    if (!state.width || rows.columns == 1) return;
+    if (s.chain != DEDUP || !state.width) return;
     u32 r = (u32)rows.rows, n = state.distinct * (u32)rows.columns;
     u32 numbered = ceil_div(blocks_of(r), 4) + place_stream(scan, s.first_block, r, number_widths, number_offsets);
     u32 coded = ceil_div(blocks_of(n), 4) + place_stream(scan, s.first_block, n, code_widths, code_offsets);
@@ -88,28 +87,11 @@ __device__ inline void write_widths(u32 *words, const u32 *widths, u32 block, u3
     words[block / 4] = four;
 }
 
-template <int DTYPE>
-__device__ inline void write_patches_of(
-    const Section &s, const State &state, u32 first, u32 size, u32 patch, u32 patch_end, u32 *patches) {
-    for (u32 start = 0; patch < patch_end; start += 32) {
-        u32 i = start + lane_id();
-        bool held = true;
-        if (i < size) quantize<DTYPE>(s, state, first + i, state.width == 1 ? TOP_BYTE : TOP_TWO, held);
-        u32 missing = __ballot_sync(ALL, !held);
-        if (!held) {
-            u32 at = patch + __popc(missing & ((1u << lane_id()) - 1));
-            patches[at] = first + i;
-            patches[state.patches + at] = ((const typename Type<DTYPE>::Bits *)s.values)[first + i];
-        }
-        patch += __popc(missing);
-    }
-}
-
 // The words of sections of chain dedup. A warp a block.
 extern "C" __global__ void __launch_bounds__(256, 4) write_streams(
     const Section *sections, const u32 *owners, i64 blocks, const State *states, const Message *messages,
     const Rows *all_rows, const u32 *number_widths, const u32 *code_widths, const u32 *number_offsets,
-    const u32 *code_offsets, const u32 *places) {
+    const u32 *code_offsets) {
     i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
     if (at >= blocks) return;
     u32 owner = owners[at];
@@ -139,9 +121,4 @@ extern "C" __global__ void __launch_bounds__(256, 4) write_streams(
         DistinctCodes value = {rows, state.width, block * BLOCK};
         pack_block(value, size, code_widths[at], codes + code_offsets[at]);
     }
-    u32 first = block * BLOCK, count = min(BLOCK, (u32)s.n - first), *patches = words + state.words - 2 * state.patches;
-    u32 patch_end = block + 1 < blocks_of((u32)s.n) ? places[at + 1] : state.patches;
-    if (s.dtype == FLOAT32) write_patches_of<FLOAT32>(s, state, first, count, places[at], patch_end, patches);
-    else if (s.dtype == FLOAT16) write_patches_of<FLOAT16>(s, state, first, count, places[at], patch_end, patches);
-    else write_patches_of<BFLOAT16>(s, state, first, count, places[at], patch_end, patches);
 }

@@ -182,3 +182,38 @@ extern "C" __global__ void __launch_bounds__(256)
     u32 *numbers = (u32 *)mine.rows->numbers;
     if (first != mine.row) numbers[mine.row] = numbers[first];
 }
+
+template <int DTYPE>
+__device__ inline void write_patches_of(
+    const Section &s, const State &state, u32 first, u32 size, u32 patch, u32 patch_end, u32 *patches) {
+    for (u32 start = 0; patch < patch_end; start += 32) {
+        u32 i = start + lane_id();
+        bool held = true;
+        if (i < size) quantize<DTYPE>(s, state, first + i, state.width == 1 ? TOP_BYTE : TOP_TWO, held);
+        u32 missing = __ballot_sync(ALL, !held);
+        if (!held) {
+            u32 at = patch + __popc(missing & ((1u << lane_id()) - 1));
+            patches[at] = first + i;
+            patches[state.patches + at] = ((const typename Type<DTYPE>::Bits *)s.values)[first + i];
+        }
+        patch += __popc(missing);
+    }
+}
+
+// Patches of sections whose rows are coded, which are their last words. A warp a block of 1024 values.
+extern "C" __global__ void __launch_bounds__(256) write_code_patches(
+    const Section *sections, const u32 *owners, i64 blocks, const State *states, const Message *messages,
+    const u32 *places) {
+    i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
+    if (at >= blocks) return;
+    u32 owner = owners[at];
+    const Section &s = sections[owner];
+    const State &state = states[owner];
+    if (state.chain != DEDUP && state.chain != HUFFMAN) return;
+    u32 block = (u32)(at - s.first_block), first = block * BLOCK, size = min(BLOCK, (u32)s.n - first);
+    u32 *patches = (u32 *)messages[s.message].words + state.start + state.words - 2 * state.patches;
+    u32 patch_end = block + 1 < blocks_of((u32)s.n) ? places[at + 1] : state.patches;
+    if (s.dtype == FLOAT32) write_patches_of<FLOAT32>(s, state, first, size, places[at], patch_end, patches);
+    else if (s.dtype == FLOAT16) write_patches_of<FLOAT16>(s, state, first, size, places[at], patch_end, patches);
+    else write_patches_of<BFLOAT16>(s, state, first, size, places[at], patch_end, patches);
+}
