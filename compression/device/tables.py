@@ -27,7 +27,7 @@ from compression.device.records import (
 CHECKSUM_WORDS = THREADS * 16
 """Of a message, that a block sums at least."""
 MOST_CHECKSUM_BLOCKS = 1024
-NEEDS_ROWS = 32
+NEEDS_ROWS, NEEDS_CODED = 32, 64
 """See `Problem` in kernels/common.cuh."""
 
 
@@ -108,7 +108,7 @@ class TableEncoder:
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
         out = self.arena.get(self.OUT, 4 * int(ends[-1]))
         plan.messages["words"] = (4 * starts + out).astype(np.uint64)
-        at = _upload(self.arena, plan, decode=False)
+        at = _upload(self.arena, plan, decode=False, coded=False)
         small = 4 * (2 * count + 2 * tables.rows.size)
         problems = self.arena.get("small", small)
         sizes, ranges = problems + 4 * count, problems + 8 * count
@@ -191,7 +191,9 @@ class TableDecoder:
 
     def __init__(self, backend: Backend) -> None:
         self.arena = Arena(backend)
-        self._rows = False  # whether a payload with equal rows sent once has been seen
+        self._family = upload_family(backend, self.arena.get("family", family_bytes()))
+        # Whether payloads have been seen that need this working memory.
+        self._rows = self._coded = False
 
     def decode(self, tables: Tables, addresses: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Decode into the tables.
@@ -210,9 +212,11 @@ class TableDecoder:
         if not tables.message_count:
             return np.empty(0, np.int64)
         problems = self._decode(tables, addresses, sizes)
-        if not self._rows and (problems[0] & NEEDS_ROWS).any():
+        needed = int(np.bitwise_or.reduce(problems[0]))
+        if (needed & NEEDS_ROWS and not self._rows) or (needed & NEEDS_CODED and not self._coded):
+            self._coded |= needed & NEEDS_CODED != 0
             self._rows = True
-            problems = self._decode(tables, addresses, sizes)
+            return self.decode(tables, addresses, sizes)
         return np.flatnonzero(problems.any(axis=0))
 
     def _decode(self, tables: Tables, addresses: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -221,13 +225,13 @@ class TableDecoder:
         count = plan.messages.size
         foreign = (sizes % 4 != 0) | (sizes > 4 * plan.messages["capacity"])
         plan.messages["words"], plan.messages["capacity"] = addresses, np.where(foreign, 0, sizes // 4)
-        at = _upload(self.arena, plan, decode=True)
+        at = _upload(self.arena, plan, decode=True, coded=self._coded)
         problems = self.arena.get("small", 8 * count)
         self.arena.backend.zero(problems, 8 * count)
         run, slot = self.arena.run, at.slot
         blocks = at.positions
         widths, offsets = slot(WIDTHS), slot(OFFSETS)
-        run("read_frames", count, at.sections, at.states, at.messages, problems)
+        run("read_frames", count, at.sections, at.states, at.messages, int(self._coded), problems)
         run("check_checksums", _checksum_grid(plan), at.messages, problems + 4 * count)
         run("find_blocks", at.section_count, at.sections, at.states, at.messages, widths, offsets, problems)
         run("read_blocks", _warps(at.blocks), *blocks, at.messages, widths, offsets, problems)
@@ -235,13 +239,29 @@ class TableDecoder:
             of_streams = [slot(i) for i in (NUMBER_WIDTHS, CODE_WIDTHS, NUMBER_OFFSETS, CODE_OFFSETS)]
             run("find_streams", at.rows_count, at.sections, at.rows, at.states, at.messages, *of_streams, problems)
             run("read_streams", _warps(at.blocks), *blocks, at.messages, at.rows, *of_streams, problems)
+        if self._coded:
+            self._read_coded(at, problems)
+        if at.rows_count:
             run("expand_rows", _warps(at.blocks), *blocks, at.rows, problems)
         run("read_patches", at.section_count, at.sections, at.states, at.messages, problems)
         return self.arena.backend.download(problems, 8 * count).view(np.uint32).reshape(2, count)
 
 
-def _upload(arena: Arena, plan: Plan, *, decode: bool) -> _Uploaded:
-    """All of a plan in one copy, and its working memory."""
+    def _read_coded(self, at: _Uploaded, problems: int) -> None:
+        """Codes of sections of chain huffman."""
+        run = self.arena.run
+        of_coded = at.coded, at.coded_states, at.sections, at.rows, at.states
+        of_units = at.unit_owners, at.units, at.sections, at.rows, at.states, at.messages, self._family, problems
+        run("read_coded_heads", at.coded_count, *of_coded, at.messages, problems)
+        run("read_references", at.coded_count, *of_coded, at.messages, problems)
+        run("read_symbols", -(-at.units // THREADS), at.coded, *of_units)
+        run("place_escapes", at.coded_count, *of_coded, problems)
+        run("read_residuals", _warps(at.units), at.coded, at.coded_states, *of_units)
+        run("restore_codes", _warps(at.blocks), *at.positions, at.rows, at.coded_of, at.coded, problems)
+
+
+def _upload(arena: Arena, plan: Plan, *, decode: bool, coded: bool) -> _Uploaded:
+    """All of a plan in one copy, and its working memory; `coded`: for any section to be of chain huffman."""
     sections, blocks = plan.sections.size, plan.owners.size
     states = arena.get("states", STATE_BYTES * sections)
     slots = arena.get("blocks", 4 * blocks * (9 if plan.rows.size else 3))
@@ -251,10 +271,11 @@ def _upload(arena: Arena, plan: Plan, *, decode: bool) -> _Uploaded:
             plan.rows[name] += np.uint64(work)
         if not decode:
             arena.backend.zero(work, plan.zeroed_bytes)
-    coded, coded_of, unit_owners = make_coded(plan, arena.get("coded", coded_bytes(plan, every=False)), every=False)
-    coded_states = arena.get("coded states", CODED_STATE_BYTES * coded.size)
+    work = arena.get("coded", coded_bytes(plan, every=coded))
+    records, coded_of, unit_owners = make_coded(plan, work, every=coded)
+    coded_states = arena.get("coded states", CODED_STATE_BYTES * records.size)
     # Of 8 bytes first: each part then begins at a multiple of its items.
-    parts = plan.sections, plan.messages, plan.rows, coded, coded_of, plan.owners, plan.row_owners, unit_owners
+    parts = plan.sections, plan.messages, plan.rows, records, coded_of, plan.owners, plan.row_owners, unit_owners
     data = np.concatenate([part.view(np.uint8) for part in parts])
     address = arena.get("plan", data.size)
     arena.backend.upload(address, data)
@@ -267,7 +288,7 @@ def _upload(arena: Arena, plan: Plan, *, decode: bool) -> _Uploaded:
         rows=at[2],
         rows_count=plan.rows.size,
         coded=at[3],
-        coded_count=coded.size,
+        coded_count=records.size,
         coded_of=at[4],
         owners=at[5],
         blocks=blocks,

@@ -57,7 +57,7 @@ struct State {
 };
 
 // Values for the host: one word a message each.
-enum Problem { NONE = 0, NEEDS_LOSSLESS = 1, BAD_FRAME = 2, BAD_SECTION = 4, BAD_PATCH = 8, BAD_NUMBER = 16, NEEDS_ROWS = 32 };
+enum Problem { NONE = 0, NEEDS_LOSSLESS = 1, BAD_FRAME = 2, BAD_SECTION = 4, BAD_PATCH = 8, BAD_NUMBER = 16, NEEDS_ROWS = 32, NEEDS_CODED = 64 };
 
 __device__ inline u32 lane_id() { return threadIdx.x & 31; }
 __device__ inline u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }

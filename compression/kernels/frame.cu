@@ -54,9 +54,10 @@ extern "C" __global__ void __launch_bounds__(256) check_checksums(const Message 
 }
 
 // States of the sections of payloads that are to hold just these sections; a message that does not has a problem.
+// `coded`: whether there is working memory for chain huffman.
 // A CUDA block a message; `problems` are 0 before.
 extern "C" __global__ void __launch_bounds__(256)
-    read_frames(const Section *sections, State *states, const Message *messages, u32 *problems) {
+    read_frames(const Section *sections, State *states, const Message *messages, i64 coded, u32 *problems) {
     __shared__ BlockScan scan;
     const Message &message = messages[blockIdx.x];
     const u32 *words = (const u32 *)message.words;
@@ -74,11 +75,10 @@ extern "C" __global__ void __launch_bounds__(256)
             state.chain = descriptor[0] & 0xFF;
             state.words = descriptor[3];
             state.bound = __uint_as_float(descriptor[4]);
-            bool lossy = state.chain == BITPACK || state.chain == DEDUP;
-            if (state.chain == DEDUP && s.work < 0) {  // no memory for it has been given
-                atomicOr(&problems[blockIdx.x], (u32)NEEDS_ROWS);
-                good = false;
-            }
+            bool lossy = state.chain == BITPACK || state.chain == DEDUP || state.chain == HUFFMAN;
+            u32 needs = state.chain == DEDUP && s.work < 0 ? NEEDS_ROWS : state.chain == HUFFMAN && !coded ? NEEDS_CODED : 0;
+            if (needs) atomicOr(&problems[blockIdx.x], needs);  // memory that has not been given
+            good = good && !needs && (state.chain != HUFFMAN || s.work >= 0);
             bool bounded = state.bound >= 3.944304526105059e-31f && state.bound <= 1.329227995784916e36f;
             good = good && descriptor[0] >> 8 == s.dtype && descriptor[1] == s.rows && descriptor[2] == s.columns &&
                    state.words <= raw && (lossy ? bounded : state.chain == RAW && state.bound == 0 && state.words == raw);

@@ -1,4 +1,4 @@
-// Sections of chain dedup back to values.
+// Sections of chain dedup back to codes, and codes of distinct rows to values.
 #include "packing.cuh"
 #include "quantize.cuh"
 #include "rows.cuh"
@@ -104,7 +104,8 @@ __device__ inline void expand(const Section &s, const State &state, const Rows &
     u32 columns = (u32)rows.columns;
     for (u32 i = first + lane_id(); i < first + size; i += 32) {
         u32 row = i / columns;
-        int code = ((const short *)rows.codes)[numbers[row] * columns + i - row * columns];
+        u32 number = state.distinct < rows.rows || state.chain == DEDUP ? numbers[row] : row;
+        int code = ((const short *)rows.codes)[number * columns + i - row * columns];
         out[i] = Type<DTYPE>::narrow(__fmul_rn((float)code, state.step));
     }
 }
@@ -118,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(256) expand_rows(
     u32 owner = owners[at];
     const Section &s = sections[owner];
     const State &state = states[owner];
-    if (state.chain != DEDUP || problems[s.message]) return;
+    if ((state.chain != DEDUP && state.chain != HUFFMAN) || problems[s.message]) return;
     const Rows &rows = all_rows[s.work];
     u32 first = (u32)(at - s.first_block) * BLOCK, size = min(BLOCK, (u32)s.n - first);
     if (s.dtype == FLOAT32) expand<FLOAT32>(s, state, rows, first, size);
