@@ -115,6 +115,7 @@ class GpuCodec:
     def decode_messages(self, payloads: Sequence[torch.Tensor], outs: Sequence[Sequence[torch.Tensor]]) -> None:
         """`decode` of several messages, in one launch a stage."""
         data = [contiguous(payload.reshape(1, -1), self.device) for payload in payloads]
+        data = [one.clone() if one.data_ptr() % 4 else one for one in data]
         held = [[contiguous(out, self.device) for out in message] for message in outs]
         with self._backend.current():
             self._codec.decode(

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.bars import bar
 
-ENCODE, DECODE = 800.0, 1000.0
-"""GB/s of raw input, of chain bitpack on the model's message."""
+SPEED = {"bitpack": (800.0, 1000.0), "huffman": (250.0, 350.0)}
+"""GB/s of raw input to encode and to decode, on the model's message."""
 OVERHEAD_US = 150.0
 """Encoding and decoding a message of the demo model, at most."""
 OVER_PEERS = 1.5
@@ -19,8 +19,9 @@ def bars(done: dict[str, Any]) -> list[dict[str, Any]]:
     """Claims of a run; those of what was not measured are left out."""
     model = {row["chain"]: row for row in done["rows"] if row["message"] == "model"}
     found = [
-        bar("bitpack: encode", model["bitpack"]["encode_gb_per_s"], ENCODE, "GB/s"),
-        bar("bitpack: decode", model["bitpack"]["decode_gb_per_s"], DECODE, "GB/s"),
+        bar(f"{chain}: {side}", model[chain][f"{side}_gb_per_s"], target, "GB/s")
+        for chain, targets in SPEED.items()
+        for side, target in zip(("encode", "decode"), targets, strict=True)
     ]
     demo = min(row["encode_us"] + row["decode_us"] for row in done["rows"] if row["message"] == "demo")
     found.append(bar("demo model: encode and decode, at most", demo, OVERHEAD_US, "us", demo <= OVERHEAD_US))

@@ -246,7 +246,6 @@ class TableDecoder:
         run("read_patches", at.section_count, at.sections, at.states, at.messages, problems)
         return self.arena.backend.download(problems, 8 * count).view(np.uint32).reshape(2, count)
 
-
     def _read_coded(self, at: _Uploaded, problems: int) -> None:
         """Codes of sections of chain huffman."""
         run = self.arena.run

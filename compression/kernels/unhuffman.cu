@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(256) place_escapes(
 }
 
 // Residuals from symbols, low bits and escapes. A warp a column.
-extern "C" __global__ void __launch_bounds__(256) read_residuals(
+extern "C" __global__ void __launch_bounds__(256, 4) read_residuals(
     const Coded *all_coded, const CodedState *coded_states, const u32 *unit_owners, i64 units, const Section *sections,
     const Rows *all_rows, const State *states, const Message *messages, const Family *family, const u32 *problems) {
     i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(256) read_residuals(
 }
 
 // Codes of the distinct rows, i16 [distinct * columns]. A warp a block of 1024 positions.
-extern "C" __global__ void __launch_bounds__(256) restore_codes(
+extern "C" __global__ void __launch_bounds__(256, 4) restore_codes(
     const Section *sections, const u32 *owners, i64 blocks, const State *states, const Rows *all_rows,
     const i64 *coded_of, const Coded *all_coded, const u32 *problems) {
     i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
