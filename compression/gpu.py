@@ -66,7 +66,8 @@ class GpuCodec:
     def __init__(self, device: torch.device | str = "cuda") -> None:
         self._backend = CudaBackend(torch.device(device))
         self.device = self._backend.device
-        self._codec = DeviceCodec(self._backend)
+        with self._backend.current():
+            self._codec = DeviceCodec(self._backend)
 
     def encode(
         self, tables: Sequence[torch.Tensor], bounds: Bound | Sequence[Bound], chain: str | Sequence[str] = "bitpack",
@@ -201,7 +202,7 @@ class CudaBackend:
         self._last: tuple[int, Any] | None = None
         with torch.cuda.device(self.device), self._cupy.cuda.Device(self.device.index):
             self._kernels = load_kernels(self._cupy)
-        self._staging = torch.empty(0, dtype=torch.uint8)
+        self._staging = self._arrived = torch.empty(0, dtype=torch.uint8)
         self._sent = torch.cuda.Event()
 
     @contextmanager
@@ -214,7 +215,7 @@ class CudaBackend:
         with ExitStack() as stack:
             stack.enter_context(torch.cuda.device(self.device))
             stack.enter_context(self._cupy.cuda.Device(self.device.index))
-            stack.enter_context(self._cupy.cuda.ExternalStream(stream.cuda_stream, self.device.index))
+            stack.enter_context(self._cupy.cuda.Stream.from_external(stream))
             try:
                 yield
             finally:
@@ -249,10 +250,11 @@ class CudaBackend:
         self._cupy.cuda.runtime.memsetAsync(address, 0, size, stream)
 
     def download(self, address: int, size: int) -> NDArray[np.uint8]:
-        out = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        self._copy(out.data_ptr(), address, size, self._cupy.cuda.runtime.memcpyDeviceToHost)
+        if self._arrived.numel() < size:
+            self._arrived = torch.empty(self.room(size), dtype=torch.uint8, pin_memory=True)
+        self._copy(self._arrived.data_ptr(), address, size, self._cupy.cuda.runtime.memcpyDeviceToHost)
         torch.cuda.current_stream(self.device).synchronize()
-        return out.numpy()
+        return self._arrived.numpy()[:size].copy()
 
     def _copy(self, to: int, source: int, size: int, kind: int) -> None:
         if size:

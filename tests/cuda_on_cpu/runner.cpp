@@ -1,8 +1,8 @@
 // Runs CUDA kernels on the CPU for tests. A process of its own: the memory of the "device" is its heap, which
 // AddressSanitizer watches, and what goes wrong in a kernel ends this process and not the test.
 //
-// Every CUDA thread is a fiber. The fibers of a block take turns: one runs until it comes to a barrier or ends. The
-// order in which they, and the blocks of a grid, are taken is drawn from a seed, so that a missing barrier or an
+// Every CUDA thread is a fiber. One runs until it comes to a barrier or ends, and a warp until all its lanes are at a
+// barrier of the block. The order of lanes, of warps, and of the blocks of a grid is drawn from a seed, so that a missing barrier or an
 // assumption on the order of blocks shows as another result under another seed.
 #include <sanitizer/asan_interface.h>
 #include <stdio.h>
@@ -105,21 +105,30 @@ extern "C" char __start_cuda_shared[] __attribute__((weak)), __stop_cuda_shared[
 
 void run_block(unsigned threads, std::mt19937 &random, bool shuffled) {
     if (__start_cuda_shared) memset(__start_cuda_shared, 0xA5, __stop_cuda_shared - __start_cuda_shared);
-    std::vector<unsigned> order(threads);
-    for (unsigned i = 0; i < threads; i++) order[i] = i, start(fibers[i]);
-    for (unsigned w = 0; w < threads / 32; w++) warps[w] = Warp{};
+    std::vector<unsigned> order(threads / 32), lanes(32);
+    for (unsigned w = 0; w < threads / 32; w++) order[w] = w, warps[w] = Warp{};
+    for (unsigned i = 0; i < 32; i++) lanes[i] = i;
+    for (unsigned i = 0; i < threads; i++) start(fibers[i]);
     for (unsigned left = threads; left;) {
+        // A warp runs as far as it can, to its next block barrier, before the next one: what it may do there before
+        // others have come so far, it does.
         if (shuffled) std::shuffle(order.begin(), order.end(), random);
-        bool moved = false;
-        for (unsigned i : order) {
-            if (fibers[i].state != READY) continue;
-            moved = true;
-            current = i;
-            threadIdx = Dim3{i, 0, 0};
-            switch_stacks(&scheduler_stack_pointer, fibers[i].stack_pointer);
-            left -= fibers[i].state == DONE;
+        for (unsigned w : order) {
+            for (bool moved = true; moved;) {
+                moved = false;
+                if (shuffled) std::shuffle(lanes.begin(), lanes.end(), random);
+                for (unsigned lane : lanes) {
+                    unsigned i = 32 * w + lane;
+                    if (fibers[i].state != READY) continue;
+                    moved = true;
+                    current = i;
+                    threadIdx = Dim3{i, 0, 0};
+                    switch_stacks(&scheduler_stack_pointer, fibers[i].stack_pointer);
+                    left -= fibers[i].state == DONE;
+                }
+            }
         }
-        if (moved || !left) continue;
+        if (!left) break;
         auto has = [&](State state) {
             for (unsigned i = 0; i < threads; i++)
                 if (fibers[i].state == state) return threadIdx.x = i, true;

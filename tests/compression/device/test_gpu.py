@@ -108,7 +108,7 @@ class Cuda:
             nvrtc=self.nvrtc,
             runtime=types.SimpleNamespace(getDeviceCount=lambda: self.devices),
             Device=lambda index=None: current_device() if index is None else device(index),
-            ExternalStream=lambda pointer, index: self._current("stream", (pointer, index)),
+            Stream=types.SimpleNamespace(from_external=lambda stream: self._current("stream", stream.cuda_stream)),
         )
         self.stream = None
         return cupy
@@ -164,10 +164,14 @@ def test_pc106_devices_and_streams_are_put_back_also_after_an_error(cuda):
     assert (cuda.cupy_device, cuda.torch_device) == (0, 0)
     with backend.current():
         # PC-75: both libraries count the visible devices alike, and get the same number.
-        assert (cuda.cupy_device, cuda.torch_device, cuda.stream) == (1, 1, (11, 1))
+        assert (cuda.cupy_device, cuda.torch_device, cuda.stream) == (1, 1, 11)
     with pytest.raises(KeyError), backend.current():
         raise KeyError
     assert (cuda.cupy_device, cuda.torch_device, cuda.stream) == (0, 0, None)
+
+
+def test_streams_of_pytorch_are_those_that_cupy_takes():
+    assert hasattr(torch.cuda.Stream, "__cuda_stream__")
 
 
 def test_pc75_the_current_device_is_taken_if_none_is_named(cuda):
@@ -186,7 +190,7 @@ def test_pc04_work_on_another_stream_waits_for_the_last_one(cuda):
     cuda.streams[0] = Stream(77, cuda.log)
     with backend.current():
         assert cuda.log[-1] == ("wait", 77, "end of 10")
-        assert cuda.stream == (77, 0)
+        assert cuda.stream == 77
     seen = []
     backend.used([types.SimpleNamespace(record_stream=lambda stream: seen.append(stream.cuda_stream))])
     assert seen == [77]

@@ -31,6 +31,16 @@ extern "C" __global__ void racing(u32 *to) {
     __syncthreads();
     to[threadIdx.x] = last;
 }
+extern "C" __global__ void missing_barrier(u32 *to) {
+    __shared__ u32 of_warp[THREADS / 32];
+    u32 warp = threadIdx.x / 32, sum = 0;
+    of_warp[warp] = 1;
+    __syncthreads();
+    for (u32 w = 0; w < THREADS / 32; w++) sum += of_warp[w];
+    __syncwarp();  // but other warps may not have read it yet
+    of_warp[warp] = 2;
+    to[threadIdx.x] = sum;
+}
 extern "C" __global__ void beyond_shared(u32 *to) {
     __shared__ u32 some[4];
     some[threadIdx.x % 5] = 1;
@@ -123,3 +133,10 @@ def test_a_race_shows_under_another_order(source):
         found.append(device.get(out, np.empty(256, np.uint32)).tolist())
         device.close()
     assert len(found) == 3 and found[0] != found[1]
+
+
+def test_a_missing_barrier_shows(device):
+    """A warp goes on to its next barrier of the block before others have come as far."""
+    out = device.put(np.zeros(256, np.uint32))
+    device.launch("missing_barrier", (1, 1), (out.address,))
+    assert device.get(out, np.empty(256, np.uint32)).max() > 8
