@@ -92,7 +92,7 @@ class DeviceCodec:
             ValueError: a bound or chain is none, or there are not as many as tables.
         """
         ends = np.cumsum([0, *map(len, messages)]).tolist()
-        wanted = _Wanted(_each(bounds, ends[-1], "bounds"), _each(chain, ends[-1], "chains"), stochastic)
+        wanted = _wanted(_each(bounds, ends[-1], "bounds"), _each(chain, ends[-1], "chains"), stochastic)
         of = [wanted.part(start, stop) for start, stop in pairwise(ends)]
         here = [
             i for i, message in enumerate(messages) if of[i].on_device and all(m.dtype <= BFLOAT16 for m in message)
@@ -145,20 +145,12 @@ class DeviceCodec:
             self._backend.upload(one.address, bytes_)
 
 
-class _Wanted:
-    """How tables are to be encoded, an entry a table.
+class _Wanted(NamedTuple):
+    """How tables are to be encoded, an entry a table."""
 
-    Raises:
-        ValueError: a bound or chain is none.
-    """
-
-    def __init__(self, bounds: list[Bound], chains: list[str], stochastic: int | None) -> None:
-        self.bounds, self.stochastic = bounds, stochastic
-        self.chains = ["bitpack" if name == "auto" else name for name in chains]
-        for name in set(self.chains) - set(CHAINS):
-            raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
-        for bound in bounds:
-            check_bound(bound.share if isinstance(bound, Relative) else bound)
+    bounds: list[Bound]
+    chains: list[str]
+    stochastic: int | None
 
     def part(self, start: int, stop: int) -> _Wanted:
         return _Wanted(self.bounds[start:stop], self.chains[start:stop], self.stochastic)
@@ -166,7 +158,17 @@ class _Wanted:
     @property
     def on_device(self) -> bool:
         """Whether kernels know all the chains."""
-        return all(CHAINS[name] in ON_DEVICE for name in self.chains)
+        return all(CHAINS[name] in ON_DEVICE for name in set(self.chains))
+
+
+def _wanted(bounds: list[Bound], chains: list[str], stochastic: int | None) -> _Wanted:
+    """Raises ValueError: a bound or chain is none."""
+    chains = ["bitpack" if name == "auto" else name for name in chains]
+    for name in set(chains) - set(CHAINS):
+        raise ValueError(f"no chain {name!r}: auto, {', '.join(CHAINS)}")
+    for bound in set(bounds):
+        check_bound(bound.share if isinstance(bound, Relative) else bound)
+    return _Wanted(bounds, chains, stochastic)
 
 
 def _each(given: Any, count: int, what: str) -> list[Any]:

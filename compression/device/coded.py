@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,40 +49,48 @@ def _family_arrays() -> list[NDArray[np.generic]]:
     return [np.ascontiguousarray(getattr(found, name)) for name in _FAMILY]
 
 
-def make_coded(plan: Plan, work: int, *, every: bool) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.uint32]]:
+class Layout(NamedTuple):
     """Working memory of sections of chain huffman.
 
-    Args:
-        plan: with the addresses of rows.
-        work: address of the memory, of `coded_bytes`.
-        every: of all sections that have rows, to decode them; else of those that ask for the chain.
-
-    Returns:
-        CODED records; for each of the plan's rows the number of its record or -1, int64; the record of each column of
-        each tile, uint32.
+    Attributes:
+        records: CODED, with addresses from 0 on, but for the histograms.
+        of_rows: int64, for each of the plan's rows the number of its record or -1.
+        units: uint32, the record of each column of each tile.
+        size: bytes of the memory.
     """
+
+    records: NDArray[np.void]
+    of_rows: NDArray[np.int64]
+    units: NDArray[np.uint32]
+    size: int
+
+    def place(self, plan: Plan, address: int) -> None:
+        """Make addresses absolute, when those of the plan's rows are."""
+        for name in _ARRAYS:
+            self.records[name] += np.uint64(address)
+        self.records["histogram"] = plan.rows["table"][self.records["rows"]] - np.uint64(4 * HISTOGRAM)
+
+
+def lay_out(plan: Plan, *, every: bool) -> Layout:
+    """The layout for a plan; `every`: of all sections that have rows, to decode them, else of those that ask for the
+    chain."""
     rows = plan.rows
     chosen = np.ones(rows.size, np.bool_) if every else plan.sections["chain"][rows["section"]] == HUFFMAN
     which = np.flatnonzero(chosen)
     found = np.zeros(which.size, CODED)
+    if not which.size:
+        return Layout(found, np.full(rows.size, -1, np.int64), np.empty(0, np.uint32), 0)
     found["rows"] = which
     sizes = _sizes(rows["rows"][which], rows["columns"][which])
-    at = work
+    at = 0
     for name, size in sizes.items():
         size = -(-size // 8) * 8
         found[name] = at + size.cumsum() - size
         at += int(size.sum())
-    found["histogram"] = rows["table"][which] - np.uint64(4 * HISTOGRAM)
     units = sizes["bits"] // 4
     found["first_unit"] = units.cumsum() - units
-    return found, np.where(chosen, chosen.cumsum() - 1, -1), np.repeat(np.arange(which.size, dtype=np.uint32), units)
-
-
-def coded_bytes(plan: Plan, *, every: bool) -> int:
-    """Bytes of working memory that `make_coded` divides."""
-    chosen = np.ones(plan.rows.size, np.bool_) if every else plan.sections["chain"][plan.rows["section"]] == HUFFMAN
-    sizes = _sizes(plan.rows["rows"][chosen], plan.rows["columns"][chosen])
-    return sum(int((-(-size // 8) * 8).sum()) for size in sizes.values())
+    owners = np.repeat(np.arange(which.size, dtype=np.uint32), units)
+    return Layout(found, np.where(chosen, chosen.cumsum() - 1, -1), owners, at)
 
 
 def _sizes(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:

@@ -154,6 +154,8 @@ def _make_rows(
     """Working memory of these sections: what is to be 0 first, hash tables and histograms, then the rest. Sections that
     are not `compared` are taken as one column."""
     found = np.zeros(which.size, ROWS)
+    if not which.size:
+        return found, np.empty(0, np.uint32)
     rows = np.where(compared, sections["rows"][which], sections["n"][which])
     columns = np.where(compared, sections["columns"][which], 1)
     found["section"], found["rows"], found["columns"] = which, rows, columns

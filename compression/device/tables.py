@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compression.device.backend import THREADS, WARPS, Arena, Backend
-from compression.device.coded import (
-    CODED_STATE_BYTES,
-    coded_bytes,
-    family_bytes,
-    make_coded,
-    upload_family,
-)
+from compression.device.coded import CODED_STATE_BYTES, family_bytes, lay_out, upload_family
 from compression.device.records import (
     ALIGNED,
     STATE_BYTES,
@@ -270,8 +264,9 @@ def _upload(arena: Arena, plan: Plan, *, decode: bool, coded: bool) -> _Uploaded
             plan.rows[name] += np.uint64(work)
         if not decode:
             arena.backend.zero(work, plan.zeroed_bytes)
-    work = arena.get("coded", coded_bytes(plan, every=coded))
-    records, coded_of, unit_owners = make_coded(plan, work, every=coded)
+    records, coded_of, unit_owners, size = layout = lay_out(plan, every=coded)
+    if records.size:
+        layout.place(plan, arena.get("coded", size))
     coded_states = arena.get("coded states", CODED_STATE_BYTES * records.size)
     # Of 8 bytes first: each part then begins at a multiple of its items.
     parts = plan.sections, plan.messages, plan.rows, records, coded_of, plan.owners, plan.row_owners, unit_owners

@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(256) place_lists(
 }
 
 // Counts and tags, and the directory. A CUDA block a message, of which the first warp works.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     write_listed(const IdMessage *messages, const IdList *lists, const ListState *states, const IdState *found) {
     if (threadIdx.x >= 32) return;
     const IdMessage &message = messages[blockIdx.x];
