@@ -46,7 +46,7 @@ class Payload(NamedTuple):
 class DeviceCodec:
     """`Codec` for tables on a device: the same payloads, many of them in one call.
 
-    Chains huffman, rans and lossless, bounds below 2^-100 and dtypes of other than float32, float16 and bfloat16
+    Chains rans and lossless, bounds of 0 and below 2^-100 and dtypes of other than float32, float16 and bfloat16
     have no kernel: such a message goes through the host and the CPU codec, and comes out the same.
 
     Attributes:
