@@ -86,3 +86,17 @@ def bench_exchange(json_file: Path | None, **options: Any) -> None:
 
     check_json(json_file)
     run_exchange_bench(**options, write=lambda result: write_json(json_file, result))
+
+
+@bench.command("kernels", **examples("thinwire bench kernels --json kernels.json"))
+@click.option("--quick", is_flag=True, help="Messages up to 16 MiB, fewer rounds.")
+@json_option
+def bench_kernels(json_file: Path | None, quick: bool) -> None:
+    """The codec's CUDA kernels: same bytes as the CPU codec, then GB/s by stage and size; needs a GPU.
+
+    Next to a copy on the device, and to nvCOMP where nvidia-nvcomp is installed.
+    """
+    from app.kernels_command import run_kernels_bench
+
+    check_json(json_file)
+    write_json(json_file, run_kernels_bench(quick=quick))

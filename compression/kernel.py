@@ -40,7 +40,7 @@ def kernels(name: str, folder: Path, modules: tuple[str, ...]) -> Callable[[_Fun
 
     def decorate(function: _Function) -> Any:
         before = config.CACHE_DIR
-        config.CACHE_DIR = str(Path(before or _user_cache()) / f"{name}-{digest()}")
+        config.CACHE_DIR = str(Path(before or user_cache()) / f"{name}-{digest()}")
         try:
             return numba.njit(cache=True, nogil=True)(function)
         finally:
@@ -49,7 +49,8 @@ def kernels(name: str, folder: Path, modules: tuple[str, ...]) -> Callable[[_Fun
     return decorate
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """The folder for what can be made again."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thinwire"
     except RuntimeError:  # a user without a home, as in some containers

@@ -25,3 +25,14 @@ def compiled() -> None:
 
     with FileLock(Path(tempfile.gettempdir()) / "thinwire-tests-compile.lock"):
         warm_up()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests of CUDA kernels ran, so that none is left out unseen."""
+    counts = {
+        outcome: sum("compression/device/" in getattr(report, "nodeid", "") for report in found)
+        for outcome, found in terminalreporter.stats.items()
+        if outcome in ("passed", "failed", "skipped", "error")
+    }
+    if any(counts.values()):
+        terminalreporter.write_line("tests of CUDA kernels: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
