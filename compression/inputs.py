@@ -46,6 +46,8 @@ class Source:
         for start in range(0, self.size, max(step, 1)):
             block = self._widened(start, min(start + step, self.size))
             pair = np.array(value_range(block.__array_interface__["data"][0], block.size), np.int32)
+            if not pair.any() and not np.isfinite(block).any():
+                continue  # (0, 0) stands for none, and is no value of the table
             least, most = pair.view(np.float32).astype(np.float64)
             low, high = min(low, least), max(high, most)
         return float(max(high - low, 0.0))

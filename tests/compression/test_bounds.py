@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compression import Codec, Relative, inspect
+from compression.inputs import source
 from compression.quantize import LARGEST, SMALLEST, grid, wire_bound
 from tests.compression.codec_checks import (
     LOSSY,
@@ -280,3 +281,11 @@ def test_relative_and_subnormal_ranges(codec):
     for table in subnormal_tables()[:2]:
         share = 0.1 * float(as_float64(table).max() - as_float64(table).min())
         assert_kept(table, round_trip(codec, table, Relative(0.1))[1], share)
+
+
+def test_the_range_of_16_bit_floats_has_no_zero_that_is_not_theirs() -> None:
+    """A run of 65,536 values without a finite one says nothing of the range."""
+    values = np.full((2, 65_536), np.nan, np.float16)
+    values[1] = np.linspace(506, 600, 65_536).astype(np.float16)
+    assert source(values).value_range() == 94.0
+    assert source(np.zeros((2, 65_536), np.float16)).value_range() == 0.0
