@@ -17,7 +17,7 @@ from app.tune_space import config_of
 from app.tune_trial import Search, train_once
 from app.tune_worker import Baseline
 
-MOST = 4
+MOST = 8
 """Candidates that are tried."""
 CONFIRM = "confirm-"
 """Begins the names of these runs."""
