@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from app.compare_result import interval
 from app.html_page import STYLE, encoded
 from app.report import Child, SearchRuns
 from pipelines.metrics import KINDS
@@ -27,7 +28,7 @@ def page(search: SearchRuns) -> str:
             f"{best.metrics['auc_delta']:+.5f}, {best.metrics['ratio']:.1f}x fewer bytes in the exchange."
         )
     for one in search.confirmed:
-        said += f" {one['trial']} on {one['auc_delta']['pairs']} fresh seeds: AUC {_interval(one['auc_delta'])}."
+        said += f" {one['trial']} on {one['auc_delta']['pairs']} fresh seeds: AUC {interval(one['auc_delta'])}."
     pictures = [("Speed against AUC", pareto_picture(search))]
     if best and base:
         pictures += [
@@ -62,11 +63,6 @@ def _table(search: SearchRuns) -> str:
         lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th>{text}</th>" for text in ("trial", "speedup", "AUC delta", "ratio", "bytes a step", "status"))
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
-
-
-def _interval(delta: dict[str, Any]) -> str:
-    ends = "" if delta["low"] is None else f" [{delta['low']:+.5f}, {delta['high']:+.5f}]"
-    return f"{delta['mean']:+.5f}{ends}"
 
 
 def _number(child: Child, key: str, form: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.compare_result import paired
+from app.compare_result import interval, paired
 from app.config import RunConfig
 from app.tune_result import OUTCOME, Trial
 from app.tune_space import config_of
@@ -66,7 +65,7 @@ def confirm(
         deltas = [-1.0] if outcome["diverged"] else outcome["auc_deltas"]
         one = Confirmed(trial, paired([0.0] * len(deltas), deltas))
         found.append(one)
-        search.board.say.remote(f"{trial.name} on {len(deltas)} fresh seeds: AUC {statistics.fmean(deltas):+.5f}")
+        search.board.say.remote(f"{trial.name} on {len(deltas)} fresh seeds: AUC {interval(one.auc_delta)}")
         if one.within(max_auc_drop):
             break
     return found
