@@ -139,7 +139,7 @@ class ExchangeOptions(Options):
     TorchRec's own exchange; auto = row or pooled, whichever takes fewer bytes by the counts of the data set."""
     chain: Chain = "auto"
     """thin: how a message is coded, those of `dense` too; auto = what takes the least time by encode and decode speed,
-    ratio and link."""
+    ratio and link; for `dense`, by the link alone."""
     stochastic: bool = False
     """thin: round gradients at random to one of the two nearest codes, so that their expected value is the true one."""
     tables: dict[str, TableExchange] = {}

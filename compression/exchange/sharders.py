@@ -217,8 +217,8 @@ def scale_bounds(model: nn.Module, rows: float = 1.0, gradients: float = 1.0) ->
 
 def use_chain(model: nn.Module, chain: str) -> None:
     """Code all tables of the thin exchanges of a model by one chain of the codec from the next message on, to measure
-    it; all ranks must be told between the same two steps. Which chain it is does not change what arrives, if it is a
-    lossy one.
+    it; all ranks must be told between the same two steps. Which of the lossy chains it is changes what arrives in the
+    odd value at most, under relative bounds below 0.4 %.
 
     Raises:
         ValueError: no such chain.
