@@ -131,7 +131,8 @@ def describe(options: ExchangeOptions, of_tables: Mapping[str, Load], plan: Shar
         ranks = placed[module_name(table)].ranks
         for rank in ranks:
             work[rank] += load.work / len(ranks)
-    shares = ", ".join(f"{one / sum(work):.0%}" for one in work)
+    total = sum(work) or 1.0  # nothing is served where every rank holds all rows
+    shares = ", ".join(f"{one / total:.0%}" for one in work)
     bounds = f"{options.row_bound:.2%} of a table's range for rows, {options.gradient_bound:.2%} for gradients"
     return f"thin exchange: errors up to {bounds}; ranks are expected to serve {shares} of it"
 

@@ -122,6 +122,7 @@ ARMS = {
     "sgd": [*EXACT, "optim.sparse=sgd", SHORT],
     "sgd_hot": [*PLAIN, "optim.sparse=sgd", *HOT, SHORT, "cache.adapt_every=10", "cache.adapt_cost=0"],
     "lossy_hot": ["exchange.codec=thin", *HOT, SHORT],
+    "all_hot": [*EXACT, "cache.hot_share=1", SHORT],
 }
 PAIRS = [("plain", "plain_hot"), ("plain", "thin_hot"), ("mean", "mean_hot"), ("sgd", "sgd_hot")]
 
@@ -193,6 +194,7 @@ def test_replicas_have_the_same_bits_after_every_step(ranks: list[dict[str, Any]
         assert (len(arm["bits"]) > len(arm["losses"])) == ("hot" in name or name in ("resumed", "own seeds"))
     assert len({str(bits) for bits in first["lossy_hot"]["bits"]}) == 31, "each step changes the rows"
     assert first["lossy_hot"]["losses"] == pytest.approx(first["plain"]["losses"][:30], rel=0.01)
+    assert first["all_hot"]["losses"] == pytest.approx(first["plain"]["losses"][:30], rel=1e-6)
 
 
 @pytest.mark.slow
