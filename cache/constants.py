@@ -79,7 +79,10 @@ class Constants:
     sync_factor: float = 1.17
     """Bits of a gradient of a hot row in the sync over those that its lookups let expect; of the demo model."""
     dense_bits: float = 8.0
-    """Of a gradient of the MLPs on the wire, by the thin exchange of dense gradients."""
+    """Of a gradient of the MLPs on the wire, by the thin exchange of dense gradients, at a batch of `dense_batch`;"""
+    dense_batch: int = 2048
+    dense_bits_a_doubling: float = 0.0
+    """and so many fewer for each time that the batch doubles: the mean of more rows has a smaller range of noise."""
     chains: Mapping[str, Chain] = field(
         default_factory=lambda: {
             "bitpack": Chain(1500.0, 2500.0),

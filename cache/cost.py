@@ -232,7 +232,9 @@ def _dense(setting: Setting, constants: Constants) -> tuple[float, float]:
     messages, moved = 2.0 * (ranks - 1), 2 * (ranks - 1) / ranks * values
     if setting.dense == "none":
         return 4 * moved, messages
-    return moved * constants.dense_bits / 8 + messages * (HEADER_BYTES + PAYLOAD_BYTES), messages
+    doublings = np.log2(setting.batch / constants.dense_batch)
+    bits = max(constants.dense_bits - constants.dense_bits_a_doubling * float(doublings), 0.0)
+    return moved * bits / 8 + messages * (HEADER_BYTES + PAYLOAD_BYTES), messages
 
 
 def _dense_coding_s(setting: Setting, constants: Constants) -> float:

@@ -74,7 +74,7 @@ def fit(
     found = replace(
         found,
         **_ids(found, tables, picks, owners, setting, (small[chain], large[chain])),
-        dense_bits=_dense_bits(setting, large[chain].dense_bytes) or found.dense_bits,
+        **_dense(setting, small[chain], large[chain]),
     )
     pair = small[chain], large[chain]
     rests = [step_cost(tables, picks, owners, replace(setting, batch=one.batch), found).step_ms for one in pair]
@@ -186,9 +186,12 @@ def _ids(
     return {"id_factor": factor, "id_list_bytes": each}
 
 
-def _dense_bits(setting: Setting, sent: float) -> float:
-    """0 where nothing is sent by the thin exchange."""
+def _dense(setting: Setting, small: Measured, large: Measured) -> dict[str, Any]:
+    """Nothing where nothing is sent by the thin exchange."""
     if setting.dense == "none" or setting.ranks == 1 or not setting.dense_values:
-        return 0.0
+        return {}
     away = (setting.ranks - 1) / setting.ranks
-    return 8 * max(sent - 2 * (setting.ranks - 1) * 44, 0.0) / (2 * away * setting.dense_values)
+    headers = 2 * (setting.ranks - 1) * 44
+    less, more = (8 * max(one.dense_bytes - headers, 0.0) / (2 * away * setting.dense_values) for one in (small, large))
+    slope = (less - more) / math.log2(large.batch / small.batch)
+    return {"dense_bits": more, "dense_batch": large.batch, "dense_bits_a_doubling": slope}

@@ -25,6 +25,8 @@ TRUE = Constants(
     local_sample_us=25.0,
     id_factor=1.2,
     dense_bits=7.0,
+    dense_batch=800,
+    dense_bits_a_doubling=0.4,
     chains={"huffman": Chain(300.0, 700.0), "bitpack": Chain(900.0, 1100.0)},
     coded={
         "huffman": {
@@ -61,6 +63,7 @@ def test_the_model_is_found_again() -> None:
     assert found.fixed_ms == pytest.approx(20, rel=1e-6) and found.sample_us == pytest.approx(30, rel=1e-6)
     assert found.local_fixed_ms == pytest.approx(9) and found.local_sample_us == pytest.approx(25)
     assert found.id_factor == pytest.approx(1.2, rel=0.01) and found.dense_bits == pytest.approx(7)
+    assert found.dense_bits_a_doubling == pytest.approx(0.4) and found.dense_batch == 800
     assert found.chains["huffman"].encode_mb_s == pytest.approx(300)
     for name in ("a", "b"):
         for way in ("rows", "gradients"):
