@@ -80,6 +80,11 @@ class ThinSync:
         self._gradients.scale_bounds(gradients)
         self._sums.scale_bounds(gradients)
 
+    def use_chain(self, chain: str) -> None:
+        """From the next message on, code all tables by this chain."""
+        self._gradients.use_chain(chain)
+        self._sums.use_chain(chain)
+
     def announce(self, touched: Ints) -> None:
         self.stats.steps += 1
         self._touched = touched

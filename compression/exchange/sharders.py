@@ -230,7 +230,7 @@ def use_chain(model: nn.Module, chain: str) -> None:
 
 def links(model: nn.Module) -> list[Any]:
     """The links of all thin exchanges of a model, and what else its modules send through such channels: their
-    `thin_links`, which have a link's `stats`, `set_rate` and `scale_bounds`."""
+    `thin_links`, which have a link's `stats`, `set_rate`, `scale_bounds` and `use_chain`."""
     found: list[Any] = []
     for module in model.modules():
         found += getattr(module, "thin_links", [])
