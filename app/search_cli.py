@@ -80,10 +80,10 @@ def analyze(
 @click.option("--trials", default=16, show_default=True, type=click.IntRange(1), help="Besides the baseline.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1),
               help="Pairs with the baseline in each trial, from train.seed on.")  # fmt: skip
-@click.option("--confirm", default=8, show_default=True, type=click.IntRange(0),
-              help="Fresh seeds on which the best must lose no more AUC either; 0 = none.")  # fmt: skip
+@click.option("--confirm", type=click.IntRange(0), help="Fresh seeds on which the best must lose no more AUC either; "
+              "0 = none.  [default: 8; with --smoke 0]")  # fmt: skip
 @click.option("--max-auc-drop", default=0.0002, show_default=True, help="AUC that the best configuration may lose.")
-@click.option("--smoke", is_flag=True, help="Three trials of the smoke preset: does everything work?")
+@click.option("--smoke", is_flag=True, help="Two trials of the smoke preset: does everything work?")
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with a search that was stopped.")
 @json_option
 def tune(
@@ -94,7 +94,7 @@ def tune(
     name: str | None,
     trials: int,
     seeds: int,
-    confirm: int,
+    confirm: int | None,
     max_auc_drop: float,
     smoke: bool,
     resume: Path | None,
@@ -124,7 +124,9 @@ def tune(
     else:
         if smoke:
             refuse_others("--smoke", preset, config_file, data)
-        preset, trials, confirm = ("smoke", 3, 1) if smoke else (preset, trials, confirm)
+        preset, trials = ("smoke", 2) if smoke else (preset, trials)
+        if confirm is None:
+            confirm = 0 if smoke else TuneOptions.confirm
         named = (f"run.name={name}",) if name else ()
         overrides: dict[str, Any] = {"data": {"path": data, "synthetic": None}} if data else {}
         config = load_config(preset, config_file, (*assignments, *named), overrides=overrides)
