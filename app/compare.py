@@ -14,13 +14,13 @@ import ray
 import torch
 from rich.console import Console
 
-from app import tracking
+from app import tracking, train_command
 from app.arms import ARMS, PAIRS, REPORT, RESULT, run_name
 from app.board import kept, start_board
 from app.compare_report import headline, page
 from app.compare_result import summarise
 from app.compare_worker import CompareSettings, compare
-from app.config import RunConfig, load_config
+from app.config import RunConfig
 from app.data import open_dataset
 from app.exchange_choice import compile_ahead
 from app.plan_choice import planned
@@ -70,10 +70,9 @@ def configure(
     Raises:
         UserError: a wrong key or value, or arms that would do other work.
     """
-    overrides: dict[str, dict[str, Any]] = {"data": {"path": data, "synthetic": None}} if data else {}
     given = changes
     changes = {**given, ARMS[1]: given[ARMS[1]] or CANDIDATE}
-    arms = {arm: load_config(preset, file, [*assignments, *changes[arm]], overrides=overrides) for arm in ARMS}
+    arms = {arm: train_command.configure(preset, file, (*assignments, *changes[arm]), data, None, None) for arm in ARMS}
     a, b = (config.model_dump() for config in arms.values())
     for section in a:
         if section not in MAY_DIFFER and a[section] != b[section]:

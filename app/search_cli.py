@@ -60,11 +60,10 @@ def analyze(
     from rich.console import Console
 
     from app.analyze_command import run_analyze
-    from app.config import load_config
+    from app.train_command import configure
 
     check_json(json_file)
-    overrides: dict[str, Any] = {"data": {"path": data, "synthetic": None}} if data else {}
-    config = load_config(preset, config_file, assignments, overrides=overrides)
+    config = configure(preset, config_file, assignments, data, None, None)
     console = Console(width=None if sys.stdout.isatty() else 140)
     write_json(json_file, run_analyze(config, steps=steps, batches=batches, policy=policy, out=out, console=console))
 
@@ -112,7 +111,7 @@ def tune(
     require_training_stack()
     from rich.console import Console
 
-    from app.config import load_config
+    from app.train_command import configure
     from app.tune import TuneOptions, resume_tune, run_tune
     from app.tune_result import table
 
@@ -128,8 +127,7 @@ def tune(
         if confirm is None:
             confirm = 0 if smoke else TuneOptions.confirm
         named = (f"run.name={name}",) if name else ()
-        overrides: dict[str, Any] = {"data": {"path": data, "synthetic": None}} if data else {}
-        config = load_config(preset, config_file, (*assignments, *named), overrides=overrides)
+        config = configure(preset, config_file, (*assignments, *named), data, None, None)
         options = TuneOptions(trials=trials, seeds=seeds, confirm=confirm, max_auc_drop=max_auc_drop)
         result = run_tune(config, options, preset=preset, console=console)
     console.print(table(result))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from app.compare_result import interval, paired
 from app.config import RunConfig
-from app.tune_result import OUTCOME, Trial
+from app.tune_result import Trial, read_outcome
 from app.tune_space import config_of
 from app.tune_trial import Search, train_once
 from app.tune_worker import Baseline
@@ -55,13 +54,15 @@ def confirm(
     """
     within = [trial for trial in trials if trial.auc_delta >= -max_auc_drop and trial.point]
     found: list[Confirmed] = []
+    if not within:
+        return found
     # No early stop: all seeds count.
     fresh = replace(search, seeds=tuple(seeds), stop_below=-math.inf)
+    base = Baseline.of(_outcome(f"{CONFIRM}baseline", baseline, replace(fresh, baseline=None)))
     for trial in sorted(within, key=lambda t: -t.speedup)[:MOST]:
-        base = _outcome(f"{CONFIRM}baseline", baseline, replace(fresh, baseline=None))
         config = config_of(trial.point or {}, search.base, search.curves, search.steps)
         name = f"{CONFIRM}{trial.name.removeprefix('trial-')}"
-        outcome = _outcome(name, config, replace(fresh, baseline=Baseline.of(base)))
+        outcome = _outcome(name, config, replace(fresh, baseline=base))
         deltas = [-1.0] if outcome["diverged"] else outcome["auc_deltas"]
         one = Confirmed(trial, paired([0.0] * len(deltas), deltas))
         found.append(one)
@@ -72,8 +73,4 @@ def confirm(
 
 
 def _outcome(name: str, config: RunConfig, search: Search) -> dict[str, Any]:
-    file = Path(search.folder) / name / OUTCOME
-    if file.exists():
-        outcome: dict[str, Any] = json.loads(file.read_text())
-        return outcome
-    return train_once(name, config, search, [])
+    return read_outcome(Path(search.folder) / name) or train_once(name, config, search, [])

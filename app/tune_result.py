@@ -48,6 +48,12 @@ def write_outcome(folder: Path, outcome: dict[str, Any]) -> None:
     write_whole(folder / OUTCOME, outcome)
 
 
+def read_outcome(folder: Path) -> dict[str, Any] | None:
+    """What a trial came to; None if it has not ended."""
+    file = folder / OUTCOME
+    return json.loads(file.read_text()) if file.exists() else None
+
+
 def write_whole(file: Path, values: Any) -> None:
     """JSON that is there whole or not at all, whenever the process is killed."""
     part = file.with_name(f"{file.name}.part")

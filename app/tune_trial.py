@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from app.config import RunConfig
 from app.run_guard import RunGuard
 from app.tracked_run import flat_params, log_exchange_tables
 from app.tracking import RunHandle, TrackingSettings
-from app.tune_result import OUTCOME, write_outcome
+from app.tune_result import read_outcome, write_outcome
 from app.tune_space import Curves, Point, config_of
 from app.tune_worker import Baseline, TrialSettings, train_trial
 from app.workers import make_trainer
@@ -56,9 +55,8 @@ def run_trial(point: Point, search: Search) -> None:
 
     name = f"trial-{tune.get_context().get_trial_id()}"
     before = Path(search.folder) / name
-    if (before / OUTCOME).exists():
+    if (outcome := read_outcome(before)) is not None:
         # It ended, but the search was killed before Ray Tune had taken note.
-        outcome = json.loads((before / OUTCOME).read_text())
         tune.report({key: outcome[key] for key in SUMMARY if key in outcome})
         return
     shutil.rmtree(before, ignore_errors=True)

@@ -10,24 +10,19 @@ rounding. Bytes are all that a rank sends in a step, mean over all steps of all 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from app.analyze_command import paper_classes
-from app.compare_result import interval
-from app.config import RunConfig, load_config
+from app.config import RunConfig
 from app.tune_space import bounds_of_tables, steps_of
-from benchmarks.paired import Arm, Row, run_arms
+from benchmarks.paired import Row, arm, measure, thin_base
 from compression.bounds import CLASSES
 from pipelines.dataset import Dataset
 from pipelines.profiler import Profiler, profile
-from pipelines.thin import compile_exchange
 
 KINDS = ("row_bound", "gradient_bound", "dense_bound")
 PAPER_GRADIENTS = 0.03
@@ -66,34 +61,6 @@ def policies(
     return [(name, {"exchange": changes, "bounds": of_time}) for name, changes, of_time in listed]
 
 
-def arm(name: str, base: RunConfig, changes: Row, data: str) -> Arm:
-    values = base.model_dump()
-    for section, of in changes.items():
-        values[section] |= of
-    return Arm(name, RunConfig.model_validate(values).job(data))
-
-
-def table(rows: list[Row]) -> Table:
-    base = rows[0]["kb"]["total"]
-    result = Table()
-    for column in (
-        "policy",
-        "KB a step",
-        "rows",
-        "gradients",
-        "hot rows",
-        "MLPs",
-        "fewer bytes than fp32",
-        "AUC delta",
-    ):
-        result.add_column(column)
-    for row in rows:
-        kb = row["kb"]
-        sizes = [f"{kb[kind]:.1f}" for kind in ("total", "output_dist", "gradients", "replica", "dense")]
-        result.add_row(row["arm"], *sizes, f"{base / kb['total']:.1f}x", interval(row["auc_delta"]))
-    return result
-
-
 @click.command()
 @click.option("--data", required=True, help="Prepared data set.")
 @click.option("--found", type=click.Path(path_type=Path, exists=True), required=True, help="best.yaml of a search.")
@@ -114,26 +81,14 @@ def main(
     out: Path,
 ) -> None:
     """Measure all policies; the result is written after each."""
-    thin = ["exchange.codec=thin", "exchange.dense=thin", "exchange.chain=huffman"]
-    overrides = {"data": {"path": str(Path(data).resolve()), "synthetic": None}}
-    base = load_config(preset, None, [*thin, *assignments], overrides=overrides)
-    compile_exchange()
+    base = thin_base(preset, assignments, data)
     job, dataset = base.job(data), Dataset(Path(data))
     seen = profile(job, dataset, steps=200, batches=4, advance=lambda *_: None)
     uniform, steps = [float(level) for level in levels.split(",")], steps_of(job, dataset, base.cluster.workers)
     listed = policies(base, yaml.safe_load(found.read_text()), uniform, seen, steps)
     wanted = [part for part in only.split(",") if part]
     arms = [arm(n, base, changes, data) for n, changes in listed if not wanted or any(part in n for part in wanted)]
-    plain = arm("TorchRec fp32", base, {"exchange": {"codec": "none", "dense": "none"}}, data)
-    rows = run_arms(plain, arms, range(seeds), base.cluster.workers, lambda rows: keep(rows, out))
-    Console(width=140).print(table(rows))
-
-
-def keep(rows: list[Row], out: Path) -> None:
-    out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    row = rows[-1]
-    delta = interval(row["auc_delta"]) if row["auc_delta"] else "one pair"
-    print(f"{row['arm']}: {row['kb']['total']:.1f} KB, AUC {delta}", flush=True)
+    measure(base, arms, seeds, data, out)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from app.config import load_config
-from benchmarks.bounds_ablation import arm, keep, table
-from benchmarks.paired import run_arms
-from pipelines.thin import compile_exchange
+from benchmarks.paired import arm, measure, thin_base
 
 
 def numbers(text: str) -> list[float]:
@@ -32,10 +28,7 @@ def numbers(text: str) -> list[float]:
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(data: str, preset: str, assignments: tuple[str, ...], seeds: int, shares: str, levels: str, out: Path) -> None:
     """Measure all pairs of a share and a bound; the result is written after each."""
-    thin = ["exchange.codec=thin", "exchange.dense=thin", "exchange.chain=huffman"]
-    overrides = {"data": {"path": str(Path(data).resolve()), "synthetic": None}}
-    base = load_config(preset, None, [*thin, *assignments], overrides=overrides)
-    compile_exchange()
+    base = thin_base(preset, assignments, data)
     arms = [
         arm(
             f"{share:.0%} hot, rows {level:.0%}",
@@ -46,9 +39,7 @@ def main(data: str, preset: str, assignments: tuple[str, ...], seeds: int, share
         for share in numbers(shares)
         for level in numbers(levels)
     ]
-    plain = arm("TorchRec fp32", base, {"exchange": {"codec": "none", "dense": "none"}}, data)
-    rows = run_arms(plain, arms, range(seeds), base.cluster.workers, lambda rows: keep(rows, out))
-    Console(width=140).print(table(rows))
+    measure(base, arms, seeds, data, out)
 
 
 if __name__ == "__main__":

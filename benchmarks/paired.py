@@ -1,6 +1,6 @@
 """Many configurations on the same seeds and data, next to one baseline: ranks are started once, without Ray.
 
-Used by `benchmarks.bounds_ablation`: `thinwire compare` trains the baseline anew for every candidate.
+Used by `benchmarks.bounds_ablation` and `cold_bounds`: `thinwire compare` trains the baseline anew for every candidate.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from rich.console import Console
+from rich.table import Table
 
-from app.compare_result import paired
+from app.compare_result import interval, paired
+from app.config import RunConfig
+from app.train_command import configure
 from pipelines.job import DivergedError, Job, Metrics
 from pipelines.profiler import quiet
 from pipelines.run_state import RunState
+from pipelines.thin import compile_exchange
 from pipelines.train import train_in_windows
 
 Row = dict[str, Any]
@@ -38,6 +43,56 @@ class Arm:
 
     name: str
     job: Job
+
+
+def thin_base(preset: str, assignments: Sequence[str], data: str) -> RunConfig:
+    """The thin exchange with all that a policy of bounds does not change; it is compiled."""
+    thin = ("exchange.codec=thin", "exchange.dense=thin", "exchange.chain=huffman")
+    base = configure(preset, None, (*thin, *assignments), str(Path(data).resolve()), None, None)
+    compile_exchange()
+    return base
+
+
+def arm(name: str, base: RunConfig, changes: Row, data: str) -> Arm:
+    values = base.model_dump()
+    for section, of in changes.items():
+        values[section] |= of
+    return Arm(name, RunConfig.model_validate(values).job(data))
+
+
+def measure(base: RunConfig, arms: Sequence[Arm], seeds: int, data: str, out: Path) -> None:
+    """Train TorchRec's fp32 and the arms, and print the table; the result is written after each."""
+    plain = arm("TorchRec fp32", base, {"exchange": {"codec": "none", "dense": "none"}}, data)
+    rows = run_arms(plain, arms, range(seeds), base.cluster.workers, lambda rows: keep(rows, out))
+    Console(width=140).print(table(rows))
+
+
+def keep(rows: list[Row], out: Path) -> None:
+    out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    row = rows[-1]
+    delta = interval(row["auc_delta"]) if row["auc_delta"] else "one pair"
+    print(f"{row['arm']}: {row['kb']['total']:.1f} KB, AUC {delta}", flush=True)
+
+
+def table(rows: list[Row]) -> Table:
+    base = rows[0]["kb"]["total"]
+    result = Table()
+    for column in (
+        "policy",
+        "KB a step",
+        "rows",
+        "gradients",
+        "hot rows",
+        "MLPs",
+        "fewer bytes than fp32",
+        "AUC delta",
+    ):
+        result.add_column(column)
+    for row in rows:
+        kb = row["kb"]
+        sizes = [f"{kb[kind]:.1f}" for kind in ("total", "output_dist", "gradients", "replica", "dense")]
+        result.add_row(row["arm"], *sizes, f"{base / kb['total']:.1f}x", interval(row["auc_delta"]))
+    return result
 
 
 def run_arms(

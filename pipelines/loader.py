@@ -11,6 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
+from pipelines.job import Job
 from pipelines.order import Window, rank_samples, windows
 from pipelines.parts import Columns, PartReader
 from pipelines.prefetch import prefetched
@@ -165,6 +166,31 @@ class Loader:
             labels=torch.from_numpy(columns.labels),
         )
         return self._prepare(batch)
+
+
+def job_loader(
+    job: Job,
+    dataset: Dataset,
+    split: str,
+    *,
+    rank: int,
+    world_size: int,
+    prepare: Callable[[Batch], Batch] | None = None,
+) -> Loader:
+    """The loader of a split as a job states it; see `Loader`."""
+    return Loader(
+        dataset,
+        split,
+        batch_size=job.train.batch_size,
+        rank=rank,
+        world_size=world_size,
+        shuffle=job.data.shuffle,
+        seed=job.train.seed,
+        window_groups=job.data.window_groups,
+        prefetch=job.data.prefetch,
+        table_rows=job.model.table_rows,
+        prepare=prepare,
+    )
 
 
 def make_kjt(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from torchrec.datasets.utils import Batch
 from pipelines.dataset import Dataset
 from pipelines.groups import Groups
 from pipelines.job import Job
-from pipelines.loader import Loader
+from pipelines.loader import job_loader
 from pipelines.metrics import KINDS
-from pipelines.metrics.thin import merge_tables
+from pipelines.metrics.thin import gather_tables
 from pipelines.trainable import Trainable, build_trainable
 
 
@@ -93,11 +93,8 @@ class Steps:
         return dict(zip(KINDS, (wire / (steps * dist.get_world_size())).tolist(), strict=True))
 
     def _tables(self) -> list[dict[str, Any]]:
-        own = [row for stats in self.trainable.exchange_stats for row in stats.rows()]
-        gathered: list[list[dict[str, Any]]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(gathered, own)
         ranks = dist.get_world_size()
-        merged = merge_tables(gathered)
+        merged = gather_tables(self.trainable.exchange_stats)
         for row in merged:
             for key, value in row.items():
                 if isinstance(value, float) and not key.endswith(("ratio", "share")):
@@ -111,21 +108,18 @@ def load(
     device: torch.device,
     count: int,
     prepare: Callable[[Batch], Batch] | None = None,
-) -> Sequence[Batch]:
+) -> list[Batch]:
     """This rank's first batches of the first epoch, fewer if an epoch has fewer.
 
     Args:
         prepare: what each goes through, as in `Loader`.
     """
-    loader = Loader(
+    loader = job_loader(
+        job,
         dataset,
         job.data.train_split,
-        batch_size=job.train.batch_size,
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
-        shuffle=job.data.shuffle,
-        seed=job.train.seed,
-        table_rows=job.model.table_rows,
         prepare=prepare,
     )
     stream = loader.train_batches(0)

@@ -28,7 +28,7 @@ from compression.workspace import Workspace
 from pipelines.dataset import Dataset, module_name
 from pipelines.errors import UserError
 from pipelines.job import DivergedError, Job
-from pipelines.loader import Loader
+from pipelines.loader import Loader, job_loader
 from pipelines.model import TABLE_MARK, table_configs
 from pipelines.options import CacheOptions, ShardingOptions, link_bytes
 from pipelines.table_profile import SMALL, Lookup, TableProfile, lasting_error
@@ -113,16 +113,7 @@ class Profiler:
         }
 
     def _loader(self, split: str) -> Loader:
-        return Loader(
-            self._dataset,
-            split,
-            batch_size=self._job.train.batch_size,
-            rank=0,
-            world_size=1,
-            shuffle=self._job.data.shuffle,
-            seed=self._job.train.seed,
-            table_rows={c.feature_names[0]: c.num_embeddings for c in self._configs},
-        )
+        return job_loader(self._job, self._dataset, split, rank=0, world_size=1)
 
     def _read_tables(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Weights [rows, D], and row-wise accumulators [rows] if the optimiser has them, by module name."""

@@ -17,9 +17,8 @@ from pipelines.checkpoint import Position
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.job import Hooks, Job
-from pipelines.loader import Loader
-from pipelines.metrics.thin import merge_tables
-from pipelines.model import table_configs
+from pipelines.loader import Loader, job_loader
+from pipelines.metrics.thin import gather_tables
 from pipelines.options import TrainOptions
 from pipelines.trainable import build_trainable
 
@@ -54,8 +53,6 @@ class RunState:
                 fix="use a multiple of it",
             )
         self.dataset = Dataset(job.dataset_path)
-        configs = table_configs(job.model, self.dataset)
-        self._table_rows = dict(zip(self.dataset.table_rows, (c.num_embeddings for c in configs), strict=True))
         built = build_trainable(job, self.dataset, device)
         self.hot = built.hot
         self.loader = self._loader(job.data.train_split)
@@ -102,22 +99,15 @@ class RunState:
         """What the thin exchange did in this process, by table, all ranks together; empty without it."""
         if not self.exchange_stats:
             return []
-        of_ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, [row for stats in self.exchange_stats for row in stats.rows()])
-        return merge_tables(of_ranks)
+        return gather_tables(self.exchange_stats)
 
     def _loader(self, split: str) -> Loader:
-        return Loader(
+        return job_loader(
+            self.job,
             self.dataset,
             split,
-            batch_size=self.job.train.batch_size,
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
-            shuffle=self.job.data.shuffle,
-            seed=self.job.train.seed,
-            window_groups=self.job.data.window_groups,
-            prefetch=self.job.data.prefetch,
-            table_rows=self._table_rows,
             prepare=self.hot.splitter if self.hot else None,
         )
 

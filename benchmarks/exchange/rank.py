@@ -39,7 +39,7 @@ from pipelines.dataset import MANIFEST, Dataset
 from pipelines.errors import UserError
 from pipelines.groups import check_duplex, local_groups
 from pipelines.job import Job
-from pipelines.loader import Loader
+from pipelines.measure import load
 from pipelines.qcomms import qcomm_codecs
 from pipelines.synthetic import SynthOptions, write_synthetic
 from pipelines.trainable import build_trainable
@@ -139,18 +139,7 @@ def load_batches(job: Job, device: torch.device) -> tuple[list[Batch], Dataset]:
         if not (out / MANIFEST).is_file():
             write_synthetic(out, options, overwrite=True)
     dataset = Dataset(out)
-    loader = Loader(
-        dataset,
-        "train",
-        batch_size=job.train.batch_size,
-        rank=dist.get_rank(),
-        world_size=dist.get_world_size(),
-        shuffle=True,
-    )
-    stream = loader.train_batches(0)
-    batches = [next(stream).to(device) for _ in range(BATCHES)]
-    stream.close()
-    return batches, dataset
+    return load(job, dataset, device, BATCHES), dataset
 
 
 def check_same_work(losses: dict[str, list[float]]) -> None:

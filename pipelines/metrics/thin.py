@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 if TYPE_CHECKING:
     from compression.exchange.stats import TableStats
@@ -63,6 +65,13 @@ class ThinMeter:
             for of in self._stats
         ]
         return torch.tensor(sums, dtype=torch.float64).reshape(-1, len(SUMS)).sum(0)
+
+
+def gather_tables(stats: Sequence[TableStats]) -> list[dict[str, Any]]:
+    """The reports of what this process counted, all ranks together. All ranks must call it at once."""
+    of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, [row for one in stats for row in one.rows()])
+    return merge_tables(of_ranks)
 
 
 def merge_tables(of_ranks: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from app.cli import main
 from pipelines.dataset import Dataset
 from pipelines.synthetic import SynthOptions, write_synthetic
 
@@ -93,3 +95,20 @@ def thinwire(tmp_path: Path, compiled: None):
     yield start
     for command in started:
         command.kill_all()
+
+
+@pytest.fixture
+def run(monkeypatch: Any, capsys: Any, tmp_path: Path) -> Any:
+    """Run `thinwire ARGUMENTS` in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return call

@@ -4,30 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
-import pytest
-
-from app.cli import cli, main
+from app.cli import cli
 from pipelines.dataset import Dataset
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path: Path):
-    """Run `thinwire ARGUMENTS` in an empty folder: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def one_line(result: tuple[int, str, str]) -> str:

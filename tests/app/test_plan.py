@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from app.cli import main
 from app.config import load_config
 from app.plan_command import parse_batches, parse_what_if
 from cache.constants import Constants
 from pipelines.dataset import Dataset
 from pipelines.errors import UserError
 from pipelines.workload import read_workload
-
-
-@pytest.fixture
-def run(monkeypatch: Any, capsys: Any, tmp_path: Path) -> Any:
-    """Run `thinwire ARGUMENTS` in an empty folder: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["thinwire", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def fast_links_slow_owners() -> Constants:
