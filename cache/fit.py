@@ -193,5 +193,5 @@ def _dense(setting: Setting, small: Measured, large: Measured) -> dict[str, Any]
     away = (setting.ranks - 1) / setting.ranks
     headers = 2 * (setting.ranks - 1) * 44
     less, more = (8 * max(one.dense_bytes - headers, 0.0) / (2 * away * setting.dense_values) for one in (small, large))
-    slope = (less - more) / math.log2(large.batch / small.batch)
+    slope = max(less - more, 0.0) / math.log2(large.batch / small.batch)  # the other way round it is noise
     return {"dense_bits": more, "dense_batch": large.batch, "dense_bits_a_doubling": slope}

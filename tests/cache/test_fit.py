@@ -56,6 +56,14 @@ def measured(setting: Setting) -> Measured:
     return Measured(setting.batch, cost.step_ms, rows, cost.ids, cost.dense)
 
 
+def test_dense_bits_that_rise_with_the_batch_are_noise() -> None:
+    setting = Setting(ranks=3, batch=800, dense_values=4000)
+    small, large = (measured(replace(setting, batch=batch)) for batch in (200, 800))
+    pair = {"huffman": replace(small, dense_bytes=0.99 * large.dense_bytes)}, {"huffman": large}
+    found = fit(replace(TRUE, fixed_ms=0, sample_us=0), TABLES, OWNERS, setting, *pair, (9 + 5, 9 + 20))
+    assert found.dense_bits_a_doubling == 0 and found.dense_bits == pytest.approx(7)
+
+
 def test_the_model_is_found_again() -> None:
     setting = Setting(ranks=3, batch=800, dense_values=4000)
     pair = [{"huffman": measured(replace(setting, batch=batch))} for batch in (200, 800)]
